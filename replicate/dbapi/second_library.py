@@ -177,11 +177,21 @@ def _others_have(key: _FileKey) -> bool:
     return True
 
 
+def _connections_of_the_standard_library() -> list[Any]:
+    # Not by `gc.get_objects`: while its list of all objects is there, another thread that is making a tuple of what an
+    # iterator gives gets a SystemError, as somebody else has that tuple, too (measured: several a second).
+    kinds: set[type] = {sqlite3.Connection}
+    left = [sqlite3.Connection]
+    while left:
+        below = [kind for kind in type.__subclasses__(left.pop()) if kind not in kinds]
+        kinds.update(below)
+        left += below
+    return [thing for thing in gc.get_referrers(*kinds) if issubclass(type(thing), sqlite3.Connection)]
+
+
 def _standard_library_has(key: _FileKey) -> bool:
     silent = False
-    for thing in gc.get_objects():
-        if not issubclass(type(thing), sqlite3.Connection):
-            continue
+    for thing in _connections_of_the_standard_library():
         try:
             files = [row[2] for row in thing.execute("PRAGMA database_list")]
         except sqlite3.ProgrammingError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import threading
 from pathlib import Path
 
@@ -135,3 +136,38 @@ def test_a_busy_connection_is_waited_for(path: str, elsewhere: sqlite3.Connectio
 def test_what_does_not_exist_is_somebody_elses_error(tmp_path: Path) -> None:
     assert second_library.enter(str(tmp_path / "none")) is None
     second_library.leave(None)
+
+
+class OfAnApplication(sqlite3.Connection):
+    """A subclass, as frameworks have."""
+
+
+def test_to_look_for_connections_does_no_other_thread_any_harm() -> None:
+    """A thread that was making a tuple of what an iterator gives got a SystemError."""
+    plain, other = sqlite3.connect(":memory:"), sqlite3.connect(":memory:", factory=OfAnApplication)
+    is_over, failed = threading.Event(), list[BaseException]()
+
+    def make_tuples() -> None:
+        while not is_over.is_set():
+            try:
+                tuple(number for number in range(50))
+            except SystemError as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=make_tuples) for _ in range(4)]
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(50):
+            found = second_library._connections_of_the_standard_library()
+            assert {id(plain), id(other)} <= set(map(id, found))
+    finally:
+        sys.setswitchinterval(before_s)
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert failed == []
+    plain.close()
+    other.close()
