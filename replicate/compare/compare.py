@@ -30,6 +30,8 @@ from replicate.region.sqlite.digest import Comparison, RegionDigest
 from replicate.region.sqlite.reading import Reading
 
 AT_PAUSE_S = 0.002
+STRETCH_S: Final = 1.0
+"""So long two suppliers are looked at for a moment in which both have the same, writers held in every other stretch."""
 TRIES_MAX = 5
 """A barrier can be outrun by the batch that was being applied when it was set: then a later number is taken."""
 
@@ -321,11 +323,31 @@ def _both(
 
 
 def _both_level(stack: ExitStack, doors: Sequence[Door], timeout_s: float) -> list[Snapshot]:
-    """Snapshots of two suppliers that have the same transactions: looked for, nobody is held."""
+    """Snapshots of two suppliers that have the same transactions. Where applications write all the time there is no
+    such moment by itself: in every other stretch they begin nothing on either, and what has begun arrives on both."""
     deadline = time.monotonic() + timeout_s
+    is_held = False
+    while time.monotonic() < deadline:
+        until = min(deadline, time.monotonic() + STRETCH_S)
+        with ExitStack() as holding:
+            for door in doors if is_held else ():
+                holding.enter_context(Barrier(door, timeout_s=STRETCH_S)).hold_beginnings()
+            if (both := _level_before(until, stack, doors)) is not None:
+                return both
+        is_held = not is_held
+    raise TryAgainError(
+        f"{doors[0].instance.name} and {doors[1].instance.name} did not have the same transactions at any moment "
+        f"within {timeout_s:g} s",
+        where=str(doors[0].instance.path),
+        do="Give more --timeout; `replicate ruv --with` says what either lacks",
+    )
+
+
+def _level_before(until: float, stack: ExitStack, doors: Sequence[Door]) -> list[Snapshot] | None:
+    """Snapshots of both at one vector, of a moment before `until`; None: there was none."""
     while True:
         with ExitStack() as attempt:
-            left_s = max(0.1, deadline - time.monotonic())
+            left_s = max(0.1, until - time.monotonic())
             both = [attempt.enter_context(take_snapshot(door, timeout_s=left_s)) for door in doors]
             one, other = both
             assert one is not None
@@ -333,13 +355,8 @@ def _both_level(stack: ExitStack, doors: Sequence[Door], timeout_s: float) -> li
             if dict(one.position.chains) == dict(other.position.chains):
                 stack.enter_context(attempt.pop_all())
                 return [one, other]
-        if time.monotonic() >= deadline:
-            raise TryAgainError(
-                f"{doors[0].instance.name} and {doors[1].instance.name} did not have the same transactions at any "
-                f"moment within {timeout_s:g} s",
-                where=str(doors[0].instance.path),
-                do="Give more --timeout, or try again when fewer applications write",
-            )
+        if time.monotonic() >= until:
+            return None
         time.sleep(AT_PAUSE_S)
 
 

@@ -3,9 +3,9 @@
 Guarantees: one barrier at a time; it falls at once when its holder dies, because the kernel gives up the holder's lock
 then, and it expires (by the machine's monotonic clock) when its holder stands still; nothing that was not yet received
 when it was set is applied beyond it. The Receiver Server goes on receiving. A writer on a primary stands at a barrier
-for WRITER_WAIT_S_MAX at most, then it goes on. At a *closing* one it stands for its own patience, and is refused then:
-nothing passes while the holder lives. One that turns writers away has them give up transactions and regions. A frozen
-instance stands as at a closing one that has no end.
+for WRITER_WAIT_S_MAX at most. At a *closing* one it stands for its own patience, and is refused then: nothing passes
+while the holder lives. One that turns writers away has them give up transactions and regions. One that holds beginnings
+stops nothing that has begun. A frozen instance stands as at a closing one that has no end.
 Refuses to know: why anybody wants the instance to stand still.
 """
 
@@ -36,6 +36,10 @@ _NS: Final = 1_000_000_000
 HOLDS_WRITERS: Final = 1
 TURNS_WRITERS_AWAY: Final = 2
 """Of the word CLOSING. At the second a writer gives its transaction up first, and waits with nothing held."""
+HOLDS_BEGINNINGS: Final = 3
+"""A writer begins no transaction, for WRITER_WAIT_S_MAX at most; what has begun is committed, and all is applied."""
+NOWHERE: Final = (1 << 64) - 1
+"""Of the word BARRIER_SEQNO: it stands at no transaction that there can be."""
 
 
 class Barrier:
@@ -73,10 +77,18 @@ class Barrier:
         """Go on up to `seqno` and stand still there. Raises BusyError while somebody else's barrier stands."""
         self._set(seqno)
 
+    def hold_beginnings(self) -> None:
+        """No transaction is begun from now on; what has begun is committed, and what arrives is applied. Raises
+        BusyError while another barrier stands."""
+        if self._closing:
+            raise InternalError("a closing barrier holds more than beginnings")
+        self._closing = HOLDS_BEGINNINGS
+        self._set(NOWHERE)
+
     def turn_away(self) -> None:
         """At a closing barrier that stands: from now on writers give up their transactions, and hear what has become of
         it when it is lifted, or the pool is retired. It does not stand longer by that."""
-        if self._lock is None or not self._closing:
+        if self._lock is None or self._closing not in (HOLDS_WRITERS, TURNS_WRITERS_AWAY):
             raise InternalError("writers are turned away at a closing barrier only")
         self._door.words[word.CLOSING] = self._closing = TURNS_WRITERS_AWAY
 
@@ -211,9 +223,18 @@ def stand_at_barrier(door: Door, timeout_s: float | None = None) -> None:
         watch.close()
 
 
-def outlast_frost(door: Door, timeout_s: float) -> None:
-    """For a writer that holds nothing yet: wait while the instance is frozen. FrozenError after `timeout_s` seconds."""
-    words, until_s = door.words, time.monotonic() + timeout_s
+def stand_before_beginning(door: Door, timeout_s: float) -> None:
+    """For a writer that holds nothing yet: wait while beginnings are held, or the instance is frozen. FrozenError after
+    `timeout_s` seconds of frost; held beginnings end by themselves."""
+    words, began = door.words, time.monotonic()
+    if words[word.CLOSING] == HOLDS_BEGINNINGS:
+        watch = BarrierWatch(door)
+        try:
+            while watch.seqno() == NOWHERE and time.monotonic() - began < WRITER_WAIT_S_MAX:
+                time.sleep(WRITER_PAUSE_S)
+        finally:
+            watch.close()
+    until_s = began + timeout_s
     while words[word.FROZEN] and words[word.POOL_STATE] != word.STATE_CLOSED:
         if time.monotonic() >= until_s:
             raise frozen_error(door)

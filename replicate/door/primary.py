@@ -22,7 +22,7 @@ from os import getpid
 from time import monotonic
 from typing import Final
 
-from replicate.door.barrier import TurnedAwayError, outlast_frost, outlast_turning_away, stand_at_barrier
+from replicate.door.barrier import TurnedAwayError, outlast_turning_away, stand_at_barrier, stand_before_beginning
 from replicate.door.door import Door
 from replicate.door.ledger import Allotted
 from replicate.door.outcome import DISK_ERRORS, outcome_of
@@ -196,8 +196,8 @@ class RegionSession:
             self._check_pool()
             words = self.door.words
         self._patience_s = timeout_s if timeout_s > PATIENCE_S_MIN else PATIENCE_S_MIN
-        if words[word.FROZEN]:
-            outlast_frost(self.door, timeout_s)
+        if words[word.FROZEN] or words[word.CLOSING]:
+            stand_before_beginning(self.door, timeout_s)
         writer = self.writer
         try:
             for part in self._by_lock:

@@ -32,7 +32,7 @@ from replicate.daemon.heard import now as this_moment
 from replicate.daemon.heard import read_facts, utc
 from replicate.daemon.last_run import missing_settings
 from replicate.daemon.status_file import DaemonStatus
-from replicate.door.barrier import is_held
+from replicate.door.barrier import NOWHERE, is_held
 from replicate.door.recovery.opening import is_being_seeded
 from replicate.door.recovery.stale_wal import refuse_stale
 from replicate.errors import BusyError, NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
@@ -125,7 +125,10 @@ def collect(instance: Instance) -> Status:
             text = f"the journal cannot be opened: {closed.problem}"
             problems.append(Finding("JOURNAL_UNREADABLE", text, closed.do))
     elif words.barrier_seqno and words.barrier_left_s > 0 and is_held(instance):
-        text = f"a compare or digest holds the Update Process at transaction {words.barrier_seqno}"
+        what = (
+            "writers" if words.barrier_seqno == NOWHERE else f"the Update Process at transaction {words.barrier_seqno}"
+        )
+        text = f"a compare or digest holds {what}"
         do = f"wait for it: it is lifted in {words.barrier_left_s:.0f} s at the latest"
         problems.append(Finding("BARRIER_HELD", text, do))
     problems += _waiting(instance)
