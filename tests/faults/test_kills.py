@@ -118,6 +118,7 @@ def test_the_figures_count_what_is_wrong() -> None:
     assert figures == Counter({"gaps": 2, "found: a hole": 2})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTS)
 def test_each_planted_bug_still_finds_its_place(name: str, tmp_path: Path) -> None:
     plant(name, tmp_path)

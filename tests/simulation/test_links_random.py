@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ def mangled(frame: bytes, trouble: str, dice: random.Random) -> list[bytes]:
     return [frame, frame]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 @settings(max_examples=120, deadline=None)
 def test_whatever_the_line_does_the_secondary_holds_a_true_prefix(seed: int) -> None:

@@ -53,6 +53,7 @@ def test_a_seed_gives_the_same_world_in_every_process() -> None:
     assert sum(len(text or []) for text in texts) > 100
 
 
+@pytest.mark.slow
 def test_a_bad_world_leaves_its_story(tmp_path: Path) -> None:
     """Written where it was asked for, with all that happened and what was violated; the same each time."""
     for directory in (tmp_path / "a", tmp_path / "b"):

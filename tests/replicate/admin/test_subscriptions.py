@@ -91,6 +91,7 @@ def a_transaction(random: Random, tables: list[str], connection: Any) -> None:
     connection.commit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_is_written_and_assigned(pair: Pair, seed: int) -> None:
     """Random transactions, assignments of tables that are empty, schema changes and large ones, for a random wish."""

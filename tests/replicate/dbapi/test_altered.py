@@ -87,6 +87,7 @@ def test_savepoints_around_the_alter(sides: Street, name: str) -> None:
     assert sides.refused == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_that_the_transaction_made_is_known_whole(sides: Street, name: str) -> None:
     """Its rows came by the stream, so that columns of every kind may be added before they are written again."""

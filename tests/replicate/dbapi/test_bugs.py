@@ -258,6 +258,7 @@ KILLS += [(place, LARGE, True) for place in ("commit.after_commit", "publish.aft
 KILLS += [("adopt.before_rename", 1, False), ("adopt.after_rename", 1, True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "hits", "kept"), KILLS)
 def test_a_writer_killed_at_the_door(sides: Street, place: str, hits: int, kept: bool) -> None:
     """Its last transaction is there or not, whole, on all sides, once a second connection has written."""

@@ -192,6 +192,7 @@ def step(pair: Pair, directory: Path, *arguments: str) -> int:
     return pair.last_seqno()
 
 
+@pytest.mark.slow
 def test_django(pair: Pair, shop: Path) -> None:
     step(pair, shop, "migrate", "shop", "0001")
     before = step(pair, shop, "work")

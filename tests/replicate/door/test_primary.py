@@ -306,6 +306,7 @@ def test_a_secondary_refuses_to_write(tmp_path: Path) -> None:
 # Many at once.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["durable", "off"])
 def test_several_processes_switch_segments_together(tmp_path: Path, policy: str) -> None:
     instance = make_primary(tmp_path / "alpha", regions=("main", "two"), segment_bytes=1 << 20, durability=policy)

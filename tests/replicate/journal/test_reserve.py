@@ -79,6 +79,7 @@ def has_finding(instance: Instance) -> bool:
     return "JOURNAL_RESERVE_USED" in {one.code for one in collect(instance).findings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", ["grow", "switch", "region"])
 def test_commits_go_on_over_the_first_full_disk(tmp_path: Path, full: str) -> None:
     """Whether a segment grows, the next one is begun, or a database on the same disk meets it first: then that one

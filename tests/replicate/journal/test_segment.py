@@ -363,6 +363,7 @@ def test_a_long_segment_is_scanned_through_several_windows(journal: ToyJournal) 
     assert damaged.behind.seqno == 2
 
 
+@pytest.mark.slow
 def test_every_flip_in_the_middle_is_damage_and_every_flip_in_the_last_is_torn(journal: ToyJournal) -> None:
     """Faults 38 and 39, at every byte of two frames."""
     begin = journal.append(journal.maker.transaction("first"))

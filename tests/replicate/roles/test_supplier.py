@@ -202,6 +202,7 @@ def test_two_suppliers_are_compared_where_their_vectors_are_equal(
     assert compare(a, b, timeout_s=5).differs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["role.region_turned", "role.pool_retired", "role.changed", "append.after_write"])
 def test_a_conversion_that_was_killed_is_finished_by_the_same_call(level: Pair, place: str) -> None:
     call = "tests.harness.suppliers:convert_to_supplier"

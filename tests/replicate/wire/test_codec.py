@@ -172,6 +172,7 @@ def test_every_body_is_plain_msgpack(message: Message) -> None:
     assert isinstance(msgpack.unpackb(body_of(message)), list)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda m: type(m).__name__)
 def test_every_cut_and_every_flip_of_an_example(message: Message) -> None:
     """Fault 61: a mutated body gives a ProtocolViolationError or another well-formed message; nothing else."""
@@ -207,6 +208,7 @@ ANYTHING = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(MessageType)), ANYTHING)
 @settings(max_examples=1500)
 def test_any_msgpack(message_type: int, content: object) -> None:
@@ -216,6 +218,7 @@ def test_any_msgpack(message_type: int, content: object) -> None:
         pass
 
 
+@pytest.mark.slow
 @given(st.sampled_from(EXAMPLES), st.data())
 @settings(max_examples=800)
 def test_wrong_type_in_any_field(message: Message, data: st.DataObject) -> None:

@@ -112,6 +112,7 @@ def test_fault_38_a_torn_frame_that_the_region_has_is_completed_from_its_ring(
     assert Instance.open(instance.path).content.incarnation == 1
 
 
+@pytest.mark.slow
 def test_fault_33_a_page_in_the_middle_of_what_was_not_synced_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

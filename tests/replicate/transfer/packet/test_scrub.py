@@ -101,6 +101,7 @@ def test_a_lost_packet_is_gone_with_its_content_and_says_so(pair: Pair) -> None:
     assert aged_by(pair.primary, read_epochs(pair.primary.consumers_directory), now_ns() + DAY_NS)["west"] < 8
 
 
+@pytest.mark.slow
 def test_a_hundred_one_way_rounds(pair: Pair) -> None:
     """Nothing ever comes back; the journal keeps keep_days, and the other side has all."""
     (pair.primary.path / "replicate.toml").write_text(SETTINGS + "[packets]\nkeep_days = 2\n")

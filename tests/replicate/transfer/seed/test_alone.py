@@ -281,6 +281,7 @@ def test_one_that_cannot_be_rolled_forward_waits_again(waits: Pair, monkeypatch:
     assert_equal(waits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_off", [False, True], ids=["killed", "and the pool is lost"])
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_at_each_step_the_same_command_ends_it(waits: Pair, step: str, is_off: bool) -> None:
