@@ -243,14 +243,15 @@ class ApplySession:
 
     def keep(self) -> None:
         """Commit what was changed since `begin` in the regions that is nobody else's business: it stands in no journal.
-        A failure leaves everything as it was."""
+        A failure leaves everything as it was, and is an error of ours."""
         try:
             for applier in self.rows.values():
                 applier.settle_own_counters()
             for one in self._open:
                 one.region.flush()
             for one in self._open:
-                one.region.commit()
+                with KIND.naming(one.where):
+                    one.region.commit()
         except BaseException:
             self.rollback()
             raise

@@ -127,6 +127,21 @@ def fill_disk(session: ApplySession) -> None:
     region.connection = FullAtCommit(region.connection)  # type: ignore[assignment]
 
 
+def test_a_disk_that_is_full_as_what_is_nobody_elses_is_kept_is_told_as_it_is(pair: Pair, pool: ReceivePool) -> None:
+    """It stands in no journal, so nothing has happened. Found by a simulated world: SQLite's own error left."""
+    with pair.session() as session:
+        real = session._open[0].region.connection
+        fill_disk(session)
+        session.begin()
+        with pytest.raises(DiskFullError, match="database or disk is full"):
+            session.keep()
+        assert not session.door.words[word.FATAL]
+        session._open[0].region.connection = real
+        session.begin()
+        session.keep()
+    check_applied(pair, pool)
+
+
 def test_a_disk_that_is_full_at_commit_stays_a_full_disk_for_everybody(pair: Pair, pool: ReceivePool) -> None:
     with pair.applier(pool) as applier:
         fill_disk(applier.session)
