@@ -43,10 +43,13 @@ from replicate.journal.catalogue import catalogue_with
 from replicate.journal.chain import Chain, Segment
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.header import SegmentHeader
+from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import read_head
 from replicate.journal.segment import SegmentFile, read_exactly
 from replicate.journal.spool import remove_orphans
 from replicate.journal.tail import Damaged, ScanResult, Torn, classify_tail
+from replicate.journal.walk import walk
+from replicate.limits import BATCH_BYTES_MAX
 from replicate.model.transaction import Catalogue
 from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
@@ -247,7 +250,7 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
             scan.end_offset,
             scan.last_seqno,
             dict(scan.chains),
-            max([scan.last_csn, *(region.last_csn for region in regions)]),
+            max([scan.last_csn, _csn_before(chain, last, regions), *(region.last_csn for region in regions)]),
             _definitions(segment, scan),
             sealed=last.header.adopted,
         )
@@ -259,6 +262,23 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
         segment.close()
         raise
     return journal
+
+
+def _csn_before(chain: Chain, last: Segment, regions: list[Region]) -> int:
+    """The highest csn of what the segments before the newest one hold and no region has; 0: there is nothing. What is
+    written from now on comes after it, also where it is another supplier's, whose clock is ahead."""
+    first_seqno = max((region.seqno for region in regions), default=0) + 1
+    if not 1 < first_seqno < last.first_seqno:
+        return 0  # of a region that is being added nothing is old
+    found = 0
+    reader = ChainReader(chain, first_seqno)
+    try:
+        while (read := reader.read(BATCH_BYTES_MAX, last.first_seqno - 1)) is not None:
+            data = read.commit_frame if isinstance(read, LargeTransaction) else read.data
+            found = max(found, *(head.csn for _, head in walk(data)))
+    finally:
+        reader.close()
+    return found
 
 
 def _definitions(segment: SegmentFile, scan: ScanResult) -> tuple[int, ...]:

@@ -89,12 +89,14 @@ def open_regions(instance: Instance) -> list[Region]:
 def _last_csn(region: Region) -> int:
     """An empty segment does not tell it; the clock may have gone back meanwhile."""
     found = [row.csn for row in region.opened.checkpoint()]
-    if region.ring and region.ring[-1].record is not None:
+    # On a supplier what others have written stands behind it, without a record: the checkpoint records tell its csn.
+    newest = next((slot for slot in reversed(region.ring) if slot.record is not None), None)
+    if newest is not None and newest.record is not None:
         try:
-            found.append(check_frame(region.ring[-1].record).csn)
+            found.append(check_frame(newest.record).csn)
         except FrameDamaged as error:
             raise JournalDamagedError(
-                f"the record of transaction {region.ring[-1].seqno} in the region's ring does not verify",
+                f"the record of transaction {newest.seqno} in the region's ring does not verify",
                 where=str(region.entry.path),
                 do="Seed this region again",
             ) from error

@@ -5,15 +5,24 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from replicate.door import door as door_module
 from replicate.door.recovery.opening import open_door
+from replicate.door.recovery.region_rings import Region, _last_csn
 from replicate.errors import JournalIOError
+from replicate.instance.file import RegionEntry
 from replicate.journal import durable, segment
+from replicate.journal.record import pack_frame
 from replicate.limits import RING_SLOTS
+from replicate.model.transaction import Kind
 from replicate.pool import control as word
+from replicate.region.protocol import RingSlot, ScrRow
 from tests.harness.instances import (
     check,
     door_of,
@@ -118,3 +127,34 @@ def test_a_secondary_is_not_told_by_its_primarys_marks_what_its_own_disk_should_
     pair.catch_up()
     assert_equal(pair)
     assert pair.last_seqno(secondary) == pair.last_seqno()
+
+
+def test_after_a_power_loss_nothing_is_written_before_what_the_journal_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest segment was empty, and the region older than the one before it: the time of what is written went back
+    to that of the region. So of two changes of a row, the later of which had seen the other, the earlier one stayed."""
+    instance = make_primary(tmp_path / "alpha")
+    insert_rows(instance, 1, 1)
+    save_region(instance.region("main").path, tmp_path / "aside")
+    with monkeypatch.context() as patch:
+        ahead_ns = time.time_ns() + 3600 * 10**9
+        patch.setattr(door_module.time, "time_ns", lambda: ahead_ns)
+        insert_rows(instance, 2, 3)
+    with door_of(instance) as door, door.locked():
+        csn = door.words[word.LAST_CSN]
+        door._switch(door.words[word.LAST_SEQNO] + 1)
+    lose_pool(instance)
+    restore_region(instance.region("main").path, tmp_path / "aside")
+    with door_of(instance) as door:
+        assert door.words[word.LAST_CSN] == csn
+    assert check(instance).rows["main"].keys() == {1, 2, 3, 4}
+
+
+def test_what_others_wrote_last_does_not_hide_the_time_of_what_was_written_here() -> None:
+    """On a supplier a batch of others' stands in the ring without a record, after a record of its own."""
+    own, _ = pack_frame(Kind.TRANSACTION, 1, 0, 0, 7, 1, 100, b"", 0)
+    there: Any = SimpleNamespace(checkpoint=lambda: [ScrRow(8, 0, 1, 0, 50, 2)])
+    region = Region(RegionEntry(0, "main", b"m" * 16, Path("main.db")), there)
+    region.ring = [RingSlot(1, own), RingSlot(2, None)]
+    assert _last_csn(region) == 100
