@@ -86,17 +86,13 @@ async def update(world: Any) -> None:
     await update_process.process.serve(Context(world, "update"))  # type: ignore[arg-type]
 
 
-class Writer:
-    """One writing process: commits a few transactions, with pauses."""
+class AnyWriter:
+    """One writing process: commits a few transactions, with pauses. What it writes, its kind says."""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Any, session: RegionSession) -> None:
         self.world = world
         self.is_idle = self._is_large = False
-        instance = SimulatedInstance.open("/paris")
-        self.session = RegionSession(open_door(instance), "main")
-        for entry in instance.regions[1:]:
-            run = str
-            self.session.attach(entry, entry.name, FileFacts(7, INODE), run)
+        self.session = session
         self.process = world.kernel.process
 
     async def run(self) -> None:
@@ -115,6 +111,10 @@ class Writer:
         self.session.close()
         self.session.door.close()
 
+    def make(self, rows: list[int], *, beside: bool) -> CapturedChanges:
+        """The changes of a transaction; what it is to be known by comes into `rows`, before anything can fail."""
+        raise AssertionError("a kind of writer says what it writes")
+
     def commit(self, *, beside: bool = False) -> None:
         """One transaction, whatever becomes of it. `beside`: in the middle of another's sync, so that this one's has to
         wait; the next step waits for it."""
@@ -132,10 +132,7 @@ class Writer:
         try:
             if beside:
                 durability._policy = "off"
-            rows = [world.next_row() for _ in range(self._count(beside))]
-            parts = self._regions_of(rows)
-            world.oracle.on_submitted(parts)
-            captured = self._changes(parts, is_plain=beside)
+            captured = self.make(rows, beside=beside)
             seqno = self.session.commit(captured)
         except ModelError:
             self.session.rollback()
@@ -170,8 +167,50 @@ class Writer:
         self._told(rows)
 
     def _told(self, rows: list[int]) -> None:
-        self.world.oracle.on_acknowledged(rows)
+        self.acknowledged(rows)
         self.world.figures["acknowledged"] += 1
+
+    def acknowledged(self, rows: list[int]) -> None:
+        """They are committed."""
+        raise AssertionError("a kind of writer says whom it tells")
+
+    @staticmethod
+    def _forget(captured: CapturedChanges | None) -> None:
+        if captured is not None and captured.spool is not None:
+            captured.spool.abort()
+
+    def spooled(self, payload: bytes) -> Spool:
+        """A spool that holds it."""
+        door = self.session.door
+        spool = Spool.create(door.instance.journal_directory, door.words[word.OWN_ORIGIN])
+        try:
+            spool.write(payload)
+        except BaseException:
+            spool.abort()
+            raise
+        return spool
+
+
+class Writer(AnyWriter):
+    """One of the primary's: inserts rows, into one region or both."""
+
+    def __init__(self, world: Any) -> None:
+        instance = SimulatedInstance.open("/paris")
+        super().__init__(world, RegionSession(open_door(instance), "main"))
+        for entry in instance.regions[1:]:
+            run = str
+            self.session.attach(entry, entry.name, FileFacts(7, INODE), run)
+
+    def acknowledged(self, rows: list[int]) -> None:
+        """They are committed."""
+        self.world.oracle.on_acknowledged(rows)
+
+    def make(self, rows: list[int], *, beside: bool) -> CapturedChanges:
+        """New rows."""
+        rows += [self.world.next_row() for _ in range(self._count(beside))]
+        parts = self._regions_of(rows)
+        self.world.oracle.on_submitted(parts)
+        return self._changes(parts, is_plain=beside)
 
     def _count(self, beside: bool) -> int:
         dice = self.world.dice
@@ -180,11 +219,6 @@ class Writer:
             return 1
         self._is_large = not beside and dice.random() < self.world.climate.large_share
         return int(dice.randrange(4, 9) if self._is_large else dice.choice([1, 1, 1, 2, 4]))
-
-    @staticmethod
-    def _forget(captured: CapturedChanges | None) -> None:
-        if captured is not None and captured.spool is not None:
-            captured.spool.abort()
 
     def _regions_of(self, rows: list[int]) -> dict[int, list[int]]:
         """Number of the region -> the rows that go there."""
@@ -230,14 +264,7 @@ class Writer:
             }
         if not is_large:
             return CapturedChanges(payload, changes, partitions, defines, None, defines, names, tables)
-        door = self.session.door
-        spool = Spool.create(door.instance.journal_directory, door.words[word.OWN_ORIGIN])
-        try:
-            spool.write(payload)
-        except BaseException:
-            spool.abort()
-            raise
-        return CapturedChanges(b"", changes, partitions, defines, spool, defines, names)
+        return CapturedChanges(b"", changes, partitions, defines, self.spooled(payload), defines, names)
 
 
 async def writer(world: Any) -> None:
@@ -251,24 +278,23 @@ OF_HOST: Final[dict[str, tuple[tuple[str, Main], ...]]] = {
 
 
 @contextlib.contextmanager
-def watched(world: Any) -> Iterator[None]:
-    """The oracle sees what the source sends and hears."""
-    oracle = world.oracle
-    state_class, link_class = source_server.consumer_state.ConsumerState, source_server.link.SourceLink
+def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """These attributes (object, name, value) are others, for a block."""
+    kept = [(owner, name, vars(owner)[name]) for owner, name, _ in changes]
+    try:
+        for owner, name, value in changes:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in reversed(kept):
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def watched_links(world: Any) -> Iterator[None]:
+    """Nobody is refused without a reason, and no damaged byte is taken."""
     server_class = source_server.process.SourceServer
-    kept = SimpleNamespace(
-        acknowledged=state_class.acknowledged, begins_at=state_class.begins_at, closed=server_class._closed,
-        send_batch=link_class.send_batch, send_large=link_class.send_large, init=Drive.__init__,
-        next_frame=FrameReader.next_frame,
-    )  # fmt: skip
-
-    def acknowledged(self: Any, event: Any) -> None:
-        oracle.on_reported(event.reply.last_durable_seqno)
-        kept.acknowledged(self, event)
-
-    async def begins_at(self: Any, next_seqno: int) -> None:
-        oracle.on_start(next_seqno)
-        await kept.begins_at(self, next_seqno)
+    kept = SimpleNamespace(closed=server_class._closed, init=Drive.__init__, next_frame=FrameReader.next_frame)
 
     def closed(self: Any, event: Any, has_streamed: bool) -> None:
         error = event.error
@@ -278,15 +304,6 @@ def watched(world: Any) -> Iterator[None]:
             if reason not in world.refusals and not world.network.is_harmed(world.kernel.process):
                 world.fail(ViolationError("I6 refused", f"{event.reason.value}: {reason}: {error}"))
         kept.closed(self, event, has_streamed)
-
-    def send_batch(self: Any, batch: Any) -> None:
-        kept.send_batch(self, batch)
-        *_, (_, last) = walk(batch.data)
-        oracle.on_sent(batch.last_seqno, last.chain)
-
-    def send_large(self: Any, seqno: int, token: int, parts: int, frame: bytes) -> None:
-        kept.send_large(self, seqno, token, parts, frame)
-        oracle.on_sent(seqno, read_head(frame).chain)
 
     def init(self: Any, link: Any, stream: Any, *arguments: Any, **more: Any) -> None:
         kept.init(self, link, stream, *arguments, **more)
@@ -299,20 +316,44 @@ def watched(world: Any) -> Iterator[None]:
             world.fail(ViolationError("I6 accepted", f"a message of type {frame.type} with damaged bytes"))
         return frame
 
-    Drive.__init__ = init  # type: ignore[method-assign]
-    FrameReader.next_frame = next_frame  # type: ignore[method-assign]
-    state_class.acknowledged = acknowledged  # type: ignore[method-assign]
-    state_class.begins_at = begins_at  # type: ignore[method-assign]
-    server_class._closed = closed  # type: ignore[method-assign]
-    link_class.send_batch = send_batch  # type: ignore[method-assign]
-    link_class.send_large = send_large  # type: ignore[method-assign]
-    try:
+    with replaced(
+        (Drive, "__init__", init), (FrameReader, "next_frame", next_frame), (server_class, "_closed", closed)
+    ):
         yield
-    finally:
-        Drive.__init__ = kept.init  # type: ignore[method-assign]
-        FrameReader.next_frame = kept.next_frame  # type: ignore[method-assign]
-        state_class.acknowledged = kept.acknowledged  # type: ignore[method-assign]
-        state_class.begins_at = kept.begins_at  # type: ignore[method-assign]
-        server_class._closed = kept.closed  # type: ignore[method-assign]
-        link_class.send_batch = kept.send_batch  # type: ignore[method-assign]
-        link_class.send_large = kept.send_large  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def watched(world: Any) -> Iterator[None]:
+    """The oracle sees what the source sends and hears."""
+    oracle = world.oracle
+    state_class, link_class = source_server.consumer_state.ConsumerState, source_server.link.SourceLink
+    kept = SimpleNamespace(
+        acknowledged=state_class.acknowledged, begins_at=state_class.begins_at, send_batch=link_class.send_batch,
+        send_large=link_class.send_large,
+    )  # fmt: skip
+
+    def acknowledged(self: Any, event: Any) -> None:
+        oracle.on_reported(event.reply.last_durable_seqno)
+        kept.acknowledged(self, event)
+
+    async def begins_at(self: Any, next_seqno: int) -> None:
+        oracle.on_start(next_seqno)
+        await kept.begins_at(self, next_seqno)
+
+    def send_batch(self: Any, batch: Any) -> None:
+        kept.send_batch(self, batch)
+        *_, (_, last) = walk(batch.data)
+        oracle.on_sent(batch.last_seqno, last.chain)
+
+    def send_large(self: Any, seqno: int, token: int, parts: int, frame: bytes) -> None:
+        kept.send_large(self, seqno, token, parts, frame)
+        oracle.on_sent(seqno, read_head(frame).chain)
+
+    watching = replaced(
+        (state_class, "acknowledged", acknowledged),
+        (state_class, "begins_at", begins_at),
+        (link_class, "send_batch", send_batch),
+        (link_class, "send_large", send_large),
+    )
+    with watched_links(world), watching:
+        yield

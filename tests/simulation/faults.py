@@ -118,10 +118,12 @@ class Faults:
 
     def _other_writer(self, process: Process) -> None:
         world = self.world
-        if self.dice.random() > self.climate.nested_share or "/paris/locks/commit.lock" in process.host.locks:
+        held = f"/{process.host.name}/locks/commit.lock" in process.host.locks
+        if self.dice.random() > self.climate.nested_share or held:
             return
-        idle = [one for one in world.writers if one.is_idle and not one.process.is_dead and one.process is not process]
-        if process.host is world.primary and idle and world.left_to_write > 0:
+        here = [one for one in world.writers if one.process.host is process.host and one.process is not process]
+        idle = [one for one in here if one.is_idle and not one.process.is_dead]
+        if idle and world.left_to_write > 0:
             self._is_nested = True
             try:
                 world.figures["commits beside a sync"] += 1
@@ -136,7 +138,7 @@ class Faults:
             name = self.dice.choice(list(self.seen))
             self._fuses.append(Fuse(name, "", self.dice.randrange(1, 3), is_power))
         else:
-            host = self.dice.choice(["", "paris", "oslo"])
+            host = self.dice.choice(["", *(host.name for host in self.world.hosts)])
             self._fuses.append(Fuse("", host, self.dice.randrange(1, self.dice.choice([8, 60, 300])), is_power))
 
     def _power_in_commit(self) -> None:
@@ -147,17 +149,21 @@ class Faults:
         if self.climate.regions > 1:
             places += [BETWEEN, BETWEEN]
         name = self.dice.choice(places)
-        host = self.dice.choice(["paris", "paris", "oslo"])
+        host = self.dice.choice(self.world.committing(2))
         for _ in range(self.dice.choice([1, 1, 2, 3])):  # and again, soon after the recovery
             self._fuses.append(Fuse(name, host, self.dice.randrange(1, 7), True))
 
     def _kill_in_commit(self) -> None:
         """A writer, or who applies, on its way; and perhaps the next one, who mends that."""
-        host = self.dice.choice(["paris", "paris", "paris", "oslo"])
+        host = self.dice.choice(self.world.committing(3))
         for _ in range(self.dice.choice([1, 1, 2, 3])):
             self._fuses.append(Fuse(self.dice.choice(WRITING), host, self.dice.randrange(1, 4), False))
 
     # Faults.
+
+    def lines(self) -> list[Any] | None:
+        """Those to which the next fault of the network happens; None: to all."""
+        return None
 
     def _host(self) -> Any:
         return self.dice.choice(self.world.hosts)
@@ -192,17 +198,17 @@ class Faults:
 
     def _harm(self) -> None:
         """A byte of what is sent next is another one, is missing, or comes twice."""
-        self.world.network.harm()
+        self.world.network.harm(self.lines())
 
     def _cut(self) -> None:
-        self.world.network.cut()
+        self.world.network.cut(self.lines())
 
     def _part(self) -> None:
         until = self.world.kernel.now + self.dice.choice([0.5, 3.0, 10.0])
-        self.world.network.part(until, one_way=self.dice.choice([None, 0, 1]))
+        self.world.network.part(until, one_way=self.dice.choice([None, 0, 1]), lines=self.lines())
 
     def _stall(self) -> None:
-        self.world.network.stall(self.world.kernel.now + self.dice.choice([0.3, 2.0, 9.0]))
+        self.world.network.stall(self.world.kernel.now + self.dice.choice([0.3, 2.0, 9.0]), self.lines())
 
     def _freeze(self) -> None:
         process = self._some_process()

@@ -38,6 +38,7 @@ from replicate.errors import (
     ReplicateError,
 )
 from replicate.instance.file import RegionEntry, read_file
+from replicate.limits import READERS_MAX
 from replicate.pool.control import (
     CONTROL_BYTES,
     POOL_EPOCH,
@@ -68,10 +69,12 @@ BATCH_BYTES: Final = 2048
 class Memory:
     """A pool's bytes: what every process of the host that maps it sees."""
 
-    __slots__ = ("bytes", "data", "is_linked", "sleeping")
+    __slots__ = ("bytes", "claimed", "data", "is_linked", "sleeping")
 
     def __init__(self, size: int) -> None:
         self.bytes = size
+        self.claimed: dict[int, Process] = {}
+        """Which process has which doorbell."""
         self.data = bytearray(size)
         self.is_linked = True
         self.sleeping: dict[int, Any] = {}
@@ -231,7 +234,11 @@ class SimulatedDoorbell:
 
     @classmethod
     def claim(cls, pool: Any, run_directory: Path, slot: int | None = None) -> SimulatedDoorbell:
-        return cls(pool, 0 if slot is None else slot)
+        claimed, process = pool.memory._memory.claimed, cls.world.kernel.process
+        if slot is None:
+            slot = next(one for one in range(READERS_MAX) if one not in claimed or claimed[one].is_dead)
+        claimed[slot] = process
+        return cls(pool, slot)
 
     async def wait(
         self,
@@ -277,7 +284,7 @@ class SimulatedDoorbell:
             self.world.kernel.wake(*sleeper)
 
     def close(self) -> None:
-        pass
+        self._memory._memory.claimed.pop(self._slot, None)
 
 
 class SimulatedDoorbells(Doorbells):
@@ -367,7 +374,7 @@ class SimulatedAuthenticator:
         return replicate.security.authenticate.Authenticated(stream, frozenset({entry.name}))
 
     async def source(self, stream: Any, *, is_tls: bool, deadline: float, answers: Any = None) -> Any:
-        return replicate.security.authenticate.Authenticated(stream, frozenset({"paris"}))
+        return replicate.security.authenticate.Authenticated(stream, frozenset({stream.far}))
 
 
 class SimulatedCommands:

@@ -8,8 +8,10 @@ Refuses to know: what is said.
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 from collections import Counter, deque
+from collections.abc import Collection, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -24,11 +26,23 @@ PATIENCE_S: Final = 2.0
 """From the moment on when the far host is there again: so long until it says that it knows no such connection."""
 
 
-class Pipe:
-    """One direction. `stalled_until`: nothing arrives before."""
+class Line:
+    """Between two hosts, whoever connects. `stalled_until`: nothing arrives before. `apart_until`: nobody connects
+    before."""
 
-    def __init__(self, network: Network) -> None:
+    __slots__ = ("apart_until", "ends", "stalled_until")
+
+    def __init__(self, ends: tuple[str, str]) -> None:
+        self.ends = ends
+        self.stalled_until = self.apart_until = 0.0
+
+
+class Pipe:
+    """One direction of a connection on a line."""
+
+    def __init__(self, network: Network, line: Line) -> None:
         self.network = network
+        self.line = line
         self.chunks: deque[tuple[float, bytes]] = deque()
         self.waiting_bytes = 0
         self.last_arrival_s = 0.0
@@ -54,7 +68,7 @@ class Pipe:
             if not self.harm_in:
                 data = self._harm(data)
         self.put_bytes += len(data)
-        at = max(self.last_arrival_s, network.kernel.now + network.delay_s(), network.stalled_until)
+        at = max(self.last_arrival_s, network.kernel.now + network.delay_s(), self.line.stalled_until)
         self.last_arrival_s = at
         size = network.piece_bytes
         if size and dice.random() < 0.3:
@@ -129,10 +143,11 @@ class Pipe:
 
 
 class Stream:
-    """One end of a connection."""
+    """One end of a connection. `far`: the name of the host at the other end, `address` that one's."""
 
-    def __init__(self, process: Process, inward: Pipe, outward: Pipe, address: str) -> None:
+    def __init__(self, process: Process, inward: Pipe, outward: Pipe, far: str, address: str) -> None:
         self.process = process
+        self.far = far
         self.inward = inward
         self.outward = outward
         self.is_closed = False
@@ -215,7 +230,8 @@ class Listener:
 
 
 class Network:
-    """Between the two hosts. `near`, `far`: primary and secondary."""
+    """Between hosts, each of which has an address: 10.0.0.1 the first one, and so on. What happens to connections
+    happens on some `lines`; None: on all."""
 
     def __init__(self, kernel: Kernel, dice: random.Random) -> None:
         self.kernel = kernel
@@ -223,33 +239,39 @@ class Network:
         self.base_delay_s = 0.001
         self.jitter_s = 0.0
         self.piece_bytes = 0
-        self.stalled_until = 0.0
-        self.apart_until = 0.0
         self.window_bytes = WINDOW_BYTES
         self.harms: Counter[str] = Counter()
         self.hosts: list[Any] = []
+        self.lines: dict[frozenset[str], Line] = {}
         self.pairs: list[tuple[Stream, Stream]] = []
 
     def delay_s(self) -> float:
         return self.base_delay_s + (self.dice.random() * self.jitter_s if self.jitter_s else 0.0)
 
+    def join(self, hosts: Sequence[Any]) -> None:
+        """These are on it, with a line between each two."""
+        self.hosts = list(hosts)
+        for ends in itertools.combinations([host.name for host in hosts], 2):
+            self.lines[frozenset(ends)] = Line((ends[0], ends[1]))
+
     def listen(self, process: Process) -> Listener:
         listener = process.host.listener = Listener(process)
         return listener
 
-    async def connect(self, _host: str, _port: int) -> Stream:
+    async def connect(self, address: str, _port: int) -> Stream:
         process = self.kernel.process
         assert process is not None
-        far = self.hosts[1]
+        near, far = process.host, self.hosts[int(address.rpartition(".")[2]) - 1]
+        line = self.lines[frozenset((near.name, far.name))]
         await self.kernel.sleep(2 * self.delay_s())
-        if self.apart_until > self.kernel.now or not far.is_up or self.stalled_until > self.kernel.now:
+        if line.apart_until > self.kernel.now or not far.is_up or line.stalled_until > self.kernel.now:
             await self.kernel.suspend()  # until the caller's patience ends
         listener = far.listener
         if listener is None or listener.process.is_dead:
             raise OSError(errno.ECONNREFUSED, "Connection refused")
-        there, back = Pipe(self), Pipe(self)
-        near_end = Stream(process, back, there, "10.0.0.2")
-        far_end = Stream(listener.process, there, back, "10.0.0.1")
+        there, back = Pipe(self, line), Pipe(self, line)
+        near_end = Stream(process, back, there, far.name, address)
+        far_end = Stream(listener.process, there, back, near.name, f"10.0.0.{1 + self.hosts.index(near)}")
         self.pairs = [pair for pair in self.pairs if not (pair[0].is_closed and pair[1].is_closed)]
         self.pairs.append((near_end, far_end))
         listener.give(far_end)
@@ -257,9 +279,12 @@ class Network:
 
     # What happens to connections.
 
-    def harm(self) -> None:
+    def _on(self, lines: Collection[Line] | None) -> list[tuple[Stream, Stream]]:
+        return [pair for pair in self.pairs if lines is None or pair[0].inward.line in lines]
+
+    def harm(self, lines: Collection[Line] | None = None) -> None:
         """One of the next writes into one of the connections that are open arrives damaged."""
-        pipes = [end.inward for pair in self.pairs for end in pair if not end.is_closed]
+        pipes = [end.inward for pair in self._on(lines) for end in pair if not end.is_closed]
         if pipes:
             self.dice.choice(pipes).harm_in = self.dice.randrange(1, 6)
 
@@ -274,32 +299,36 @@ class Network:
 
     def heal(self) -> None:
         """Nothing more happens to what is sent from now on."""
-        self.stalled_until = self.apart_until = 0.0
+        for line in self.lines.values():
+            line.stalled_until = line.apart_until = 0.0
         for pair in self.pairs:
             for end in pair:
                 end.inward.harm_in = 0
 
-    def cut(self) -> None:
+    def cut(self, lines: Collection[Line] | None = None) -> None:
         """Every connection is reset."""
-        for pair in self.pairs:
+        for pair in self._on(lines):
             for end in pair:
                 end.inward.cut()
 
-    def stall(self, until: float) -> None:
+    def stall(self, until: float, lines: Collection[Line] | None = None) -> None:
         """Nothing arrives before then; nothing is lost."""
-        self.stalled_until = max(self.stalled_until, until)
-        for pair in self.pairs:
+        for line in self.lines.values() if lines is None else lines:
+            line.stalled_until = max(line.stalled_until, until)
+        for pair in self._on(lines):
             for end in pair:
                 pipe = end.inward
                 pipe.chunks = deque((max(at, until), chunk) for at, chunk in pipe.chunks)
                 pipe.last_arrival_s = max(pipe.last_arrival_s, until)
 
-    def part(self, until: float, *, one_way: int | None = None) -> None:
-        """What is sent meanwhile is lost, and a connection that lost something is dead for good, as TCP gives up."""
-        self.apart_until = max(self.apart_until, until)
-        for pair in self.pairs:
-            for place, end in enumerate(pair):
-                if one_way is None or one_way == place:
+    def part(self, until: float, *, one_way: int | None = None, lines: Collection[Line] | None = None) -> None:
+        """What is sent meanwhile is lost, and a connection that lost something is dead for good, as TCP gives up.
+        `one_way`: only what comes to that end of each line."""
+        for line in self.lines.values() if lines is None else lines:
+            line.apart_until = max(line.apart_until, until)
+        for pair in self._on(lines):
+            for end in pair:
+                if one_way is None or end.inward.line.ends[one_way] == end.process.host.name:
                     end.inward.is_dead = True
                     end.inward.chunks.clear()
                     end.inward.waiting_bytes = 0

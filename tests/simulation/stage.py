@@ -98,6 +98,10 @@ SIZES: Final[dict[str, dict[str, Any]]] = {
         "gc": SimpleNamespace(freeze=model.check_nothing, set_threshold=model.check_nothing),
     },
     "update_process.applier": {"WINDOW_BYTES": 1500},
+    "update_process.supplied": {"WINDOW_BYTES": 1500, "BATCH_BYTES": 4096, "RECORDS_MAX": 8},
+    "update_process.merging": {"LAG_MAX": 10, "PURGE_MIN": 2},
+    "update_process.tending": {"TOLD_MAX": 12},
+    "replicate.door.absorbing": {"AT_ONCE": 3},
 }  # fmt: skip
 
 
@@ -160,7 +164,7 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         (replicate.daemon.listening.listen, listen),
         (update_process.beside.run_beside, beside),
         (update_process.conflict.stopped, stopped),
-        (replicate.region.kind.KIND, model.ModelKind(kernel, lambda: world.hit(BETWEEN))),
+        (replicate.region.kind.KIND, world.make_kind()),
     ]  # fmt: skip
 
 
@@ -189,7 +193,7 @@ def installed(world: Any) -> Iterator[None]:
     try:
         for module, name, key in _places:
             put(module, name, new_by_id[key])
-        for name, values in SIZES.items():
+        for name, values in (*SIZES.items(), *world.sizes.items()):
             for key, value in values.items():
                 put(sys.modules[name], key, value)
         put(replicate.door.primary, "CHECK_CAPTURE", False)  # the model's connections are no SQLite
