@@ -1,6 +1,9 @@
 """Many worlds: the figures of all, and a transcript of each that is bad.
 
-    python -m tests.simulation.campaign [--seeds N] [--from M] [--mode safety|liveness|both] [--plant NAME]
+    python -m tests.simulation.campaign [--seeds N] [--from M] [--mode MODE] [--plant NAME]
+
+MODE is safety or liveness, of a primary and a secondary; suppliers-safety or suppliers-liveness, of several suppliers;
+or both or suppliers, for both of each.
 
 `sweep` is what others call. A world whose seed is bad is lived once more with its transcript, which is written below
 tests/simulation/kept (or `--keep`); test_world.py lives every seed in tests/simulation/kept/seeds.txt.
@@ -20,11 +23,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tests.simulation import plants
 from tests.simulation import world as worlds
-from tests.simulation.plants import PLANTS, planted
+from tests.simulation.base import BaseWorld
+from tests.simulation.plants import Change, planted
+from tests.simulation.suppliers import plants as supplier_plants
+from tests.simulation.suppliers import world as supplier_worlds
 
 KEPT: Final = Path(__file__).with_name("kept")
 COLLECT_EVERY: Final = 40
+SUPPLIERS: Final = "suppliers-"
+SUPPLIER_MODES: Final = tuple(SUPPLIERS + mode for mode in worlds.MODES)
+PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {**plants.PLANTS, **supplier_plants.PLANTS, **plants.EQUIVALENT}
+_MODES: Final = {
+    **{mode: (mode,) for mode in (*worlds.MODES, *SUPPLIER_MODES)},
+    "both": worlds.MODES,
+    "suppliers": SUPPLIER_MODES,
+}
+
+
+def run(seed: int, mode: str, *, recording: bool = False) -> BaseWorld:
+    """One world of that mode, whole."""
+    if mode.startswith(SUPPLIERS):
+        return supplier_worlds.run(seed, mode.removeprefix(SUPPLIERS), recording=recording)
+    return worlds.run(seed, mode, recording=recording)
 
 
 @dataclass
@@ -51,13 +73,15 @@ def sweep(
 ) -> Swept:
     """Worlds of the seeds `first` to `first + count - 1` in each mode, until `stop`."""
     swept = Swept()
+    if any(mode.startswith(SUPPLIERS) for mode in modes):
+        supplier_worlds.make_template()
     worlds.make_template()
     begun_s = time.process_time()
     gc.collect()
     gc.disable()
     gc.freeze()  # what is there already is not looked through again after every few worlds
     try:
-        with planted(plant):
+        with planted(plant, PLANTS):
             for number in range(first, first + count):
                 for mode in modes:
                     _one(swept, number, mode, keep)
@@ -74,7 +98,7 @@ def sweep(
 
 
 def _one(swept: Swept, seed: int, mode: str, keep: Path | None) -> None:
-    world = worlds.run(seed, mode)
+    world = run(seed, mode)
     most = max(swept.figures["levelled in ms, most"], world.figures.pop("levelled in ms, most", 0))
     swept.figures += world.figures
     swept.figures["levelled in ms, most"] = most
@@ -83,7 +107,7 @@ def _one(swept: Swept, seed: int, mode: str, keep: Path | None) -> None:
         return
     swept.violations.append((mode, seed, str(world.violation)))
     if keep is not None:
-        again = worlds.run(seed, mode, recording=True)
+        again = run(seed, mode, recording=True)
         assert again.transcript is not None
         keep.mkdir(parents=True, exist_ok=True)
         path = keep / f"{mode}-{seed}.txt"
@@ -100,12 +124,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.campaign")
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--from", type=int, default=1, dest="first")
-    parser.add_argument("--mode", choices=[*worlds.MODES, "both"], default="both")
+    parser.add_argument("--mode", choices=_MODES, default="both")
     parser.add_argument("--plant", choices=["", *PLANTS], default="")
     parser.add_argument("--keep", type=Path, default=KEPT)
     options = parser.parse_args()
-    modes = worlds.MODES if options.mode == "both" else (options.mode,)
-    swept = sweep(options.first, options.seeds, modes, keep=options.keep, plant=options.plant)
+    swept = sweep(options.first, options.seeds, _MODES[options.mode], keep=options.keep, plant=options.plant)
     print(table(swept))
     for mode, seed, text in swept.violations:
         print(f"{mode} {seed}: {text}")

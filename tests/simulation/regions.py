@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from replicate.errors import BusyError, ConflictError, DiskFullError, ReplicateError
+from replicate.limits import PARTITION_STREAM
 from replicate.model.transaction import Op, TableDefinition
 from replicate.model.vector import Position
 from replicate.model.writers import Writers
@@ -35,8 +36,11 @@ from replicate.region.protocol import (
     scr_chains,
     scr_vector,
 )
+from tests.simulation.suppliers.content import Content, SupplierRows
+from tests.simulation.suppliers.merging import ModelMerging
 
 INODE = 4711
+_NO_CONTENT = Content()
 
 
 @dataclass(slots=True)
@@ -56,11 +60,15 @@ class Pending:
     """The ring is emptied, and these are its checkpoint records from then on."""
     least_seqno: int = 0
     """The region holds at least that number, without a record."""
+    content: Content | None = None
+    """Of a supplier's region: as the transaction has it, where it has changed it."""
 
     @property
     def is_empty(self) -> bool:
         """Nothing of this region was changed: its COMMIT is none."""
-        is_changed = self.rows or self.slot or self.scr or self.state or self.schema or self.stores_schema
+        is_changed = (
+            self.rows or self.slot or self.scr or self.state or self.schema or self.stores_schema or self.content
+        )
         return not (is_changed or self.deleted or self.ring_end is not None or self.taken_back_to is not None)
 
 
@@ -78,6 +86,8 @@ class Region:
     stored_schema: int = 1
     state: dict[str, Any] = field(default_factory=dict)
     seqno: int = 0
+    content: Content | None = None
+    """What a supplier's has in the place of `rows`."""
     writer: Any = None
     commits: list[tuple[Any, ...]] = field(default_factory=list)
     """What stood before each commit that is not certain yet, to go back to."""
@@ -94,11 +104,11 @@ class Region:
     def _state(self) -> tuple[Any, ...]:
         return (
             list(self.rows), dict(self.slots), dict(self.scr), self.schema, self.stored_schema, dict(self.state),
-            self.seqno,
+            self.seqno, self.content,
         )  # fmt: skip
 
     def _set(self, state: tuple[Any, ...]) -> None:
-        self.rows, self.slots, self.scr, self.schema, self.stored_schema, self.state, self.seqno = state
+        self.rows, self.slots, self.scr, self.schema, self.stored_schema, self.state, self.seqno, self.content = state
         self.present = set(self.rows)
 
     def commit(self, pending: Pending) -> None:
@@ -125,6 +135,8 @@ class Region:
                 self.scr[row.origin, row.partition] = row
             self.seqno = max(self.seqno, row.seqno)
         self.state.update(pending.state)
+        if pending.content is not None:
+            self.content = pending.content
         self.schema += pending.schema
         if pending.stores_schema:
             self.stored_schema = self.schema
@@ -243,6 +255,20 @@ class Connection:
             if region.writer is self:
                 region.writer = None
 
+    @property
+    def content(self) -> Content:
+        """A supplier's, as it is seen here; with nothing in it where no supplier is."""
+        pending = self.pending.get("main")
+        there = self.region.content if pending is None or pending.content is None else pending.content
+        return _NO_CONTENT if there is None else there
+
+    def working(self) -> Content:
+        """The same, to be changed in the open transaction."""
+        pending = self.open()
+        if pending.content is None:
+            pending.content = self.content.copy()
+        return pending.content
+
     def version(self, schema: str = "main") -> int:
         """Of the region's one table's form."""
         return int(self.parts[schema].state.get("version", 1))
@@ -283,7 +309,7 @@ class Rows:
         """Likewise."""
 
     def settle_own_counters(self) -> None:
-        """No supplier lives in these worlds."""
+        """Likewise."""
 
     def settle_sequences(self) -> None:
         """The model's tables count no AUTOINCREMENT."""
@@ -350,22 +376,23 @@ class Opened:
         return [self.region.scr[key] for key in sorted(self.region.scr)]
 
     def writers(self) -> Writers:
-        return Writers()  # no supplier lives in these worlds
+        return self.connection.content.writers
 
     def absorbed(self) -> int:
-        return 0
+        content = self.connection.content
+        return content.absorbed if content.writers.was_shared else 0
 
     def seen(self) -> dict[int, dict[int, int]]:
-        return {}
+        return self.connection.content.seen
 
     def open_merges(self) -> int:
-        return 0
+        return len(self.merges())
 
     def merges(self) -> list[Any]:
-        return []
+        return self.connection.content.merges
 
     def unmergeable(self, definition: TableDefinition, *, keys_chosen: bool) -> None:
-        raise AssertionError("no supplier lives in these worlds")
+        """A model's tables can all be merged."""
 
     def check_identity(self, *, network: bytes, instance: bytes) -> None:
         """A model is never another's."""
@@ -386,8 +413,9 @@ class Opened:
         pending = self.connection.pending.get(schema)
         return self.connection.parts[schema].schema + (pending.schema if pending is not None else 0)
 
-    def rows(self, definitions: Mapping[int, TableDefinition], name: str) -> Rows:
-        return Rows(self.connection, definitions)
+    def rows(self, definitions: Mapping[int, TableDefinition], name: str) -> Rows | SupplierRows:
+        kind = Rows if self.region.content is None else SupplierRows
+        return kind(self.connection, definitions)
 
 
 class Written:
@@ -408,22 +436,23 @@ class Written:
         return self._region.seqno
 
     def writers(self) -> Writers:
-        return Writers()
+        return self._connection.content.writers
 
     def name_writer(self, partition: int, values: Sequence[object], seqno: int) -> None:
-        raise AssertionError("no supplier lives in these worlds")
+        self._connection.working().told_of_writers(partition, values, seqno)
 
     def tell_by_key(self, tables: Collection[str]) -> tuple[TableDefinition, ...]:
-        raise AssertionError("no supplier lives in these worlds")
+        return ()
 
     def counted_out(self, writers: Writers, own: bytes) -> tuple[str, int] | None:
-        raise AssertionError("no supplier lives in these worlds")
+        """A model's tables count no keys."""
 
     def foreign_since(self, seqno: int, own: int) -> dict[int, int]:
-        raise AssertionError("no supplier lives in these worlds")
+        moved = (one for one in self._region.scr.values() if one.partition == PARTITION_STREAM and one.seqno >= seqno)
+        return {one.origin: one.origin_seqno for one in moved if one.origin != own}
 
     def note_seen(self, teller: int, told: Mapping[int, int]) -> None:
-        raise AssertionError("no supplier lives in these worlds")
+        self._connection.working().told_of_seen(teller, told)
 
     def store_version(self) -> None:
         self._connection.open(self.schema).stores_schema = True
@@ -477,7 +506,8 @@ class ModelApplied(Opened):
         return Position(last_seqno, scr_vector(rows), scr_chains(rows))
 
     def merging(self, rows: RowsOfRegion) -> MergingRows:
-        raise AssertionError("no supplier lives in these worlds")
+        assert isinstance(rows, SupplierRows)
+        return ModelMerging(self.connection, rows)
 
     def added_as(self) -> object:
         return None
@@ -498,10 +528,12 @@ class ModelApplied(Opened):
 
     def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool, slot: int = 0) -> None:
         pending = self.connection.open()
-        assert not slot, "no supplier lives in these worlds"
         pending.stores_schema |= defines
         write_scr(self.connection, rows)
-        pending.state["applied_from"] = applied_from
+        if slot:
+            pending.slot = (slot, None)
+        else:
+            pending.state["applied_from"] = applied_from
 
     def commit(self) -> None:
         self.connection.commit()
@@ -559,7 +591,8 @@ class ModelMended(Opened):
 
     def move_checkpoint(self, rows: Sequence[ScrRow], *, applied_from: int) -> None:
         write_scr(self.connection, rows)
-        self.connection.open().state["applied_from"] = applied_from
+        if applied_from:
+            self.connection.open().state["applied_from"] = applied_from
 
     def cut_ring(self, last_seqno: int, *, reaches: bool) -> None:
         pending = self.connection.open()

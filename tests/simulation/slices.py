@@ -1,6 +1,6 @@
-"""The worlds that the tests live, cut into slices: test_worlds_one.py and test_worlds_two.py, a file for each process.
-Every run lives seeds that its commit chooses; `--full` also those from 1 on, in which the planted bugs are found
-(test_plants.py).
+"""The worlds that the tests live, cut into slices: test_worlds_one.py and test_worlds_two.py, a file for each process;
+and of several suppliers suppliers/test_worlds.py. Every run lives seeds that its commit chooses; `--full` also those
+from 1 on, in which the planted bugs are found (test_plants.py).
 
 Guarantees: a commit has the same seeds in every process and on every machine, and another commit has others. The error
 has the end of the transcript of the first seed that is bad, and says where all of it is.
@@ -15,7 +15,7 @@ from typing import Final
 
 from tests.harness.checkout import ROOT, commit_of
 from tests.simulation import world as worlds
-from tests.simulation.campaign import Swept, sweep
+from tests.simulation.campaign import SUPPLIER_MODES, Swept, sweep
 
 SLICES: Final = 20
 SEEDS_IN_SLICE: Final = 60
@@ -23,6 +23,9 @@ SEEDS_IN_SLICE: Final = 60
 made from (world.py), so a seed draws another world in the other mode."""
 SEEDS: Final = SLICES * SEEDS_IN_SLICE
 SLICES_OF_COMMIT: Final = 6
+SUPPLIER_SLICES: Final = 12
+SUPPLIER_SEEDS_IN_SLICE: Final = 25
+SUPPLIER_SEEDS_OF_COMMIT: Final = 10
 SEEDS_OF_COMMITS: Final = range(1_000_000, 1_000_000_000)
 TAIL_LINES: Final = 60
 """Of a transcript: what the error itself says, since where CI runs the directory is gone afterwards."""
@@ -41,14 +44,28 @@ def live_of_commit(number: int, directory: Path) -> None:
 
 def live(number: int, directory: Path, *, first_seed: int = 1) -> None:
     """Live the worlds of one slice, counted from 0. AssertionError: what is bad, and the directory of the stories."""
-    swept = sweep(first_seed + number * SEEDS_IN_SLICE, SEEDS_IN_SLICE, keep=directory)
+    _live(first_seed + number * SEEDS_IN_SLICE, SEEDS_IN_SLICE, worlds.MODES, directory)
+
+
+def live_suppliers_of_commit(directory: Path) -> None:
+    """Live the commit's worlds of several suppliers."""
+    _live(first_seed_of(commit_of(ROOT)), SUPPLIER_SEEDS_OF_COMMIT, SUPPLIER_MODES, directory)
+
+
+def live_suppliers(number: int, directory: Path) -> None:
+    """Live the worlds of one of their slices, counted from 0. Raises as `live`."""
+    _live(1 + number * SUPPLIER_SEEDS_IN_SLICE, SUPPLIER_SEEDS_IN_SLICE, SUPPLIER_MODES, directory)
+
+
+def _live(first_seed: int, count: int, modes: tuple[str, ...], directory: Path) -> None:
+    swept = sweep(first_seed, count, modes, keep=directory)
     assert swept.violations == [], told(swept, directory)
     figures = swept.figures
-    assert figures["worlds"] == len(worlds.MODES) * SEEDS_IN_SLICE
+    assert figures["worlds"] == len(modes) * count
     assert figures["levelled in ms, most"] < 1000 * worlds.LEVEL_WITHIN_S
     # The worlds are not idle ones.
     for name in ("applied", "acknowledged", "power losses", "kills", "died at a failpoint", "recoveries judged"):
-        assert figures[name] > SEEDS_IN_SLICE / 10, name
+        assert figures[name] > count / 10, name
 
 
 def told(swept: Swept, directory: Path) -> str:

@@ -1,0 +1,519 @@
+"""What must be true among several suppliers, whatever happens there: I1 to I4 of the project's list of faults, and that
+what several write comes to the same everywhere.
+
+The oracle stands outside of all hosts. It sees each frame that any of them appends, each commit of a region, what
+writers are told, what is sent and what is reported as durable. Beside each site it makes the same rows from the frames
+of that site's own journal: a table of one writer change by change, each of which must fit; one of several writers by
+the latest stamp of each group of columns, in whatever order they came.
+
+Guarantees: a violation is raised at once, with what was expected; nothing is compared that is not yet decided.
+Refuses to know: how anything is done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from replicate.journal.record import LARGE_BEGINS, STREAM_KINDS, as_written, changes_of, decode_batch, large_commit_of
+from replicate.journal.walk import walk
+from replicate.limits import PARTITION_STREAM
+from replicate.model.registers import Lost, Row, RowChanged, Stamp, lost
+from replicate.model.seen import Told as Seen
+from replicate.model.transaction import Kind, Op, told_of
+from replicate.model.vector import Origin
+from tests.simulation.oracle import ViolationError
+from tests.simulation.regions import Pending, Region
+from tests.simulation.suppliers.content import Image, Name, images_of
+from tests.simulation.suppliers.template import shared_table, table_of, uuid_of
+
+INCARNATIONS_MAX: Final = 60
+GROUPS: Final = (0, 1, 2, 2)
+"""Of the columns of the table that all write (template.py)."""
+At = tuple[int, int, int, int]
+"""Of a change: its transaction's stamp, and which one it is there."""
+NEVER: Final[At] = (0, 0, 0, 0)
+_ROWS: Final = frozenset((Op.INSERT, Op.UPDATE, Op.DELETE))
+
+Places = dict[int, tuple[int, int]]
+"""Origin -> its last transaction, and the chain hash there."""
+Pasts = dict[tuple[int, int], dict[int, int]]
+"""(origin, its number) -> of each origin the last transaction that was at the writer's before that one."""
+
+
+class Written(NamedTuple):
+    """A transaction as a frame has it. `by`: what its writer calls it (0: no application wrote it). `changes`: of rows,
+    flat, as its writer made them; `seen`: what it tells."""
+
+    kind: int
+    origin: int
+    origin_seqno: int
+    csn: int
+    chain: int
+    by: int
+    changes: Sequence[Any]
+    seen: Seen
+
+
+class Register:
+    """One row of a table that all write: of each group and of its life the latest stamp, and what it says."""
+
+    __slots__ = ("is_there", "life", "stamps", "values")
+
+    def __init__(self, image: Image | None) -> None:
+        self.values = [] if image is None else list(image)
+        self.stamps = [NEVER] * len(GROUPS)
+        self.is_there = image is not None
+        self.life = NEVER
+
+    def take(self, op: int, before: Image | None, after: Image | None, stamp: At) -> None:
+        if after is not None:
+            if not self.values:
+                self.values = list(after)
+            for at, group in enumerate(GROUPS):
+                wrote = before is None or any(
+                    before[one] != after[one] for one, other in enumerate(GROUPS) if other == group
+                )
+                if wrote and stamp >= self.stamps[at]:
+                    self.values[at], self.stamps[at] = after[at], stamp
+        elif not self.values:
+            assert before is not None
+            self.values = list(before)
+        if stamp >= self.life:
+            self.is_there, self.life = op != Op.DELETE, stamp
+
+    def row(self) -> Row:
+        """The same as registers.py has it."""
+        stamps = {group: Stamp(*self.stamps[at][:3]) for at, group in enumerate(GROUPS) if self.stamps[at] != NEVER}
+        return Row(tuple(self.values) if self.values else None, self.is_there, Stamp(*self.life[:3]), stamps)
+
+
+def changed_by(op: int, before: Image | None, after: Image | None) -> RowChanged:
+    """One change as registers.py has it."""
+    image = before if after is None else after
+    assert image is not None
+    if before is None or after is None:
+        return RowChanged(op, image, frozenset(GROUPS) if before is None else frozenset())
+    return RowChanged(op, image, frozenset(group for at, group in enumerate(GROUPS) if before[at] != after[at]))
+
+
+class Site:
+    """One supplier. `frames`: what its journal has got under each number. `seqno`, `places`, `rows`, `has`: where its
+    region is, by what was committed there, and the transactions of applications that it has."""
+
+    def __init__(self, name: str, region: Region, tables: Mapping[int, str], pasts: Pasts) -> None:
+        assert region.content is not None
+        self._pasts = pasts
+        self.name = name
+        self.region = region
+        self.frames: dict[int, Written] = {}
+        self.reported: dict[int, int] = {}
+        """Origin -> the last of its transactions that was reported as durable here, to whomever."""
+        self.most: dict[int, int] = {}
+        """Origin -> the last one that the region has ever had."""
+        self._tables = tables
+        self._begin = region.seqno, {table: dict(rows) for table, rows in region.content.rows.items()}
+        self._places: Places = {}
+        self.forget()
+
+    def begins_with(self, places: Places) -> None:
+        """What it had before anything happened."""
+        self._places = dict(places)
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing has happened yet."""
+        self.seqno, rows = self._begin
+        self.rows = {table: dict(those) for table, those in rows.items()}
+        self.places: Places = dict(self._places)
+        self.has: dict[int, Written] = {}
+        self.lost: list[tuple[int, Any, Lost]] = []
+        """What was lost in merges, in transactions of these numbers, of rows of these keys."""
+        self._registers: dict[Name, Register] = {}
+
+    def look_back(self) -> None:
+        """Where it is after it has lost what was not on its disk."""
+        self.forget()
+        for seqno in range(self.seqno + 1, self.region.seqno + 1):
+            self.take(seqno, self.frames[seqno])
+
+    @property
+    def begins_behind(self) -> int:
+        """The last number before all that has happened."""
+        return self._begin[0]
+
+    @property
+    def begun(self) -> Places:
+        """Where origins stand of which there is more than that they have begun: a region does not move by that."""
+        return {origin: place for origin, place in self.places.items() if place[0]}
+
+    def take(self, seqno: int, written: Written) -> None:
+        """One transaction more."""
+        origin, last = written.origin, self.places.get(written.origin)
+        expected = 0 if written.kind == Kind.HISTORY else 1 if last is None else last[0] + 1
+        if written.origin_seqno != expected or (written.kind == Kind.HISTORY and last is not None):
+            raise ViolationError(
+                "I1 order", f"{self.name} has {last} of origin {origin:08x}, and takes {written.origin_seqno}"
+            )
+        self.seqno = seqno
+        self.places[origin] = written.origin_seqno, written.chain
+        if written.by:
+            self.has[written.by] = written
+        for place in range(0, len(written.changes), 4):
+            self._change(place // 4, written, *written.changes[place : place + 4])
+
+    def _change(self, number: int, written: Written, op: int, table_id: int, argument: Any, values: Any) -> None:
+        table = self._tables[table_id]
+        before, after = images_of(op, argument, values)
+        rows = self.rows[table]
+        image = before if after is None else after
+        assert image is not None
+        if table == "shared":
+            register = self._registers.setdefault((table, image[0]), Register(rows.get(image[0])))
+            self._note_lost(image[0], register.row(), changed_by(op, before, after), written)
+            stamp = written.csn, written.origin, written.origin_seqno, number
+            register.take(op, before, after, stamp)
+            after = tuple(register.values) if register.is_there else None
+        elif rows.get(image[0]) != before:
+            raise ViolationError(
+                "I1 order", f"{self.name}: row {image[0]} of {table} is {rows.get(image[0])}, not {before}"
+            )
+        if after is None:
+            rows.pop(image[0], None)
+        else:
+            rows[image[0]] = after
+
+    def _note_lost(self, key: Any, row: Row, change: RowChanged, written: Written) -> None:
+        past = self._pasts[written.origin, written.origin_seqno]
+        stamps = (one for one in row.all_stamps() if one.origin)
+        unseen = frozenset(one for one in stamps if past.get(one.origin, 0) < one.origin_seqno)
+        stamp = Stamp(written.csn, written.origin, written.origin_seqno)
+        self.lost += [(self.seqno, key, one) for one in lost(row, change, stamp, GROUPS, unseen)]
+
+    def check_lost(self) -> None:
+        """Each losing value was kept once."""
+        assert self.region.content is not None
+        merges = [(one.merged.seqno, one.merged.key[0], one.merged.lost) for one in self.region.content.merges]
+        expected, found = Counter(map(repr, self.lost)), Counter(map(repr, merges))
+        if expected != found:
+            raise ViolationError(
+                "losses", f"{self.name} lacks {dict(expected - found)}, and has too much {dict(found - expected)}"
+            )
+
+
+class SupplierOracle:
+    """All sites, and what holds for them together."""
+
+    def __init__(self, regions: Mapping[str, Region]) -> None:
+        tables = {table_of(name).table_id: table_of(name).table for name in regions}
+        tables[shared_table().table_id] = shared_table().table
+        self.pasts: Pasts = {}
+        self.sites = {name: Site(name, region, tables, self.pasts) for name, region in regions.items()}
+        self.writers = {
+            Origin(uuid_of(name), number).key: name for name in regions for number in range(1, INCARNATIONS_MAX)
+        }
+        """Origin -> the name of the supplier."""
+        self.truth: dict[tuple[int, int], Written] = {}
+        """(origin, its number) -> the transaction."""
+        self.held: dict[int, int] = {}
+        """Origin -> the last one that cannot be another one any more: it was sent, or others have it."""
+        self.sent: dict[int, int] = {}
+        """Origin -> the last one that its own supplier has sent."""
+        self.submitted: dict[int, Sequence[Any]] = {}
+        self.spooled: dict[tuple[int, int], int] = {}
+        """Of large transactions: (origin, token) -> what its writer calls it."""
+        self.acknowledged: dict[str, set[int]] = {name: set() for name in regions}
+        """Those of which a writer was told that they are committed, and which no crash since may have taken."""
+        self.were_turned_back: set[str] = set()
+        self.comes_back: set[int] = set()
+        """Those of one that was turned back which others have."""
+        self.failed: set[int] = set()
+        """Those of which a writer was told that they are not."""
+        self.applied = self.merged = 0
+        self._looked: dict[tuple[str, str], tuple[int, dict[int, int]]] = {}
+        """(source, consumer) -> up to where what was reported was looked at, and the vector there."""
+        places = self._first_places()
+        for site in self.sites.values():
+            site.begins_with(places)
+            self._listen(site)
+
+    def _first_places(self) -> Places:
+        found: Places = {}
+        for site in self.sites.values():
+            for row in site.region.scr.values():
+                if row.partition == PARTITION_STREAM:
+                    found[row.origin] = row.origin_seqno, row.chain
+        return found
+
+    def _listen(self, site: Site) -> None:
+        def committed(region: Region, pending: Pending) -> None:
+            self.on_commit(site, region, pending)
+
+        def taken_back(_region: Region, _pending: Pending) -> None:
+            raise ViolationError("I2 ahead", f"{site.name} takes transactions back")
+
+        site.region.on_commit, site.region.on_take_back = committed, taken_back
+
+    # Frames.
+
+    def on_appended(self, name: str, data: bytes) -> None:
+        """A host has appended these frames to its journal."""
+        frames = self.sites[name].frames
+        for offset, head in walk(data):
+            if head.kind in STREAM_KINDS or head.kind in LARGE_BEGINS:
+                frames[head.seqno] = self.read(data[offset : offset + head.frame_bytes])
+
+    def read(self, frame: bytes) -> Written:
+        """What a frame holds."""
+        frame = as_written(frame) or frame
+        (body,) = decode_batch(frame)[2::3]
+        kind, _, _, chain, origin, origin_seqno, csn = body[:7]
+        found: list[Any] = []
+        seen: Seen = {}
+        changes = changes_of(body)
+        for place in range(0, len(changes), 4):
+            if changes[place] == Op.SEEN:
+                seen = told_of(changes[place + 3])[1]
+            elif changes[place] in _ROWS:
+                found += changes[place : place + 4]
+        by = 0
+        if large := large_commit_of(body):
+            by = self.spooled[origin, large[0]]
+            found = list(self.submitted[by])
+        elif found:
+            by = max((self._by(*found[place : place + 4]) for place in range(0, len(found), 4)), default=0)
+        return Written(kind, origin, origin_seqno, csn, chain, by, found, seen)
+
+    @staticmethod
+    def _by(op: int, _table_id: int, argument: Any, values: Any) -> int:
+        """Which transaction has written an image: that is a value of what it has written."""
+        before, after = images_of(op, argument, values)
+        if after is None:
+            return 0
+        return max((new for new, old in zip(after[1:4], before[1:4] if before else after[1:4], strict=True)
+                    if type(new) is int and (before is None or new != old)), default=0)  # fmt: skip
+
+    # Commits.
+
+    def on_commit(self, site: Site, region: Region, pending: Pending) -> None:
+        """A region has committed (for the first time, or again in a redo)."""
+        if region.seqno == site.seqno and pending.content is None:
+            return
+        begin = site.seqno
+        for seqno in range(begin + 1, region.seqno + 1):
+            is_slot = pending.slot is not None and pending.slot[0] == seqno and pending.slot[1] is not None
+            if is_slot:
+                assert pending.slot is not None
+                assert pending.slot[1] is not None
+                site.frames[seqno] = self.read(pending.slot[1])
+            if seqno not in site.frames:
+                raise ViolationError("I1 order", f"{site.name} commits {seqno}, which its journal does not have")
+            written = site.frames[seqno]
+            self._check_seen(site, written)
+            self._note_past(site, written)
+            site.take(seqno, written)
+            self._learn(site, written)
+        self._check_vector(site)
+        assert region.content is not None
+        if region.content.rows != site.rows:
+            raise ViolationError("I1 rows", _difference(site, region.content.rows))
+
+    def _note_past(self, site: Site, written: Written) -> None:
+        """What its writer had. Its own region may have it later than others, who read its journal."""
+        key, writer = (written.origin, written.origin_seqno), self.sites[self.writers[written.origin]]
+        if key in self.pasts and (writer is not site or self._is_known(written)):
+            return
+        past = {origin: place[0] for origin, place in writer.places.items()}
+        seqno = writer.seqno + 1
+        while writer is not site and writer.frames[seqno][1:3] != key:
+            past[writer.frames[seqno].origin] = writer.frames[seqno].origin_seqno
+            seqno += 1
+        self.pasts[key] = past
+
+    def _is_known(self, written: Written) -> bool:
+        known = self.truth.get((written.origin, written.origin_seqno))
+        return known is not None and known.chain == written.chain
+
+    def _check_seen(self, site: Site, written: Written) -> None:
+        if self.writers.get(written.origin) != site.name or self._is_known(written):
+            return
+        here = {origin: place[0] for origin, place in site.places.items()}
+        others = {origin: last for origin, last in written.seen.items() if self.writers[origin] != site.name}
+        wrong = {origin: last for origin, last in others.items() if here.get(origin, 0) != last}
+        if wrong:
+            raise ViolationError("seen", f"{site.name} tells that it has seen {wrong}, and has {here}")
+
+    def _learn(self, site: Site, written: Written) -> None:
+        origin, number = written.origin, written.origin_seqno
+        is_own = self.writers.get(origin) == site.name
+        site.most[origin] = max(site.most.get(origin, 0), number)
+        known = self.truth.get((origin, number))
+        if known is None or known.chain != written.chain:
+            if known is not None and number <= self.held.get(origin, 0):
+                raise ViolationError(
+                    "I3 lost", f"transaction {number} of {self.writers[origin]} is another one at {site.name}: "
+                    f"{known} was sent"
+                )  # fmt: skip
+            self._check_submitted(written)
+            self.truth[origin, number] = written
+        if not is_own:
+            self.held[origin] = max(self.held.get(origin, 0), number)
+            self.applied += bool(written.by)
+
+    def _check_submitted(self, written: Written) -> None:
+        if written.by and list(written.changes) != list(self.submitted[written.by]):
+            raise ViolationError("I1 content", f"{self.submitted[written.by]} were written, and {written} stands there")
+
+    def _check_vector(self, site: Site) -> None:
+        for row in site.region.scr.values():
+            if row.partition != PARTITION_STREAM or self.writers.get(row.origin) == site.name:
+                continue
+            if site.places.get(row.origin) != (row.origin_seqno, row.chain):
+                raise ViolationError(
+                    "vector",
+                    f"{site.name} says that it has {row.origin_seqno} of {self.writers[row.origin]}, and has "
+                    f"{site.places.get(row.origin)}",
+                )
+
+    # What is told.
+
+    def on_submitted(self, by: int, changes: Sequence[Any]) -> None:
+        """A writer is about to commit these changes."""
+        self.submitted[by] = changes
+
+    def on_acknowledged(self, name: str, rows: Iterable[int]) -> None:
+        """A writer there was told: committed."""
+        self.acknowledged[name].update(rows)
+
+    def on_sent(self, name: str, frames: bytes) -> None:
+        """A Source Server there has handed these frames to the network."""
+        for _, head in walk(frames):
+            if head.kind == Kind.NULL:
+                continue
+            self.held[head.origin] = max(self.held.get(head.origin, 0), head.origin_seqno)
+            if self.writers.get(head.origin) == name:
+                self.sent[head.origin] = max(self.sent.get(head.origin, 0), head.origin_seqno)
+            known = self.truth.get((head.origin, head.origin_seqno))
+            if known is not None and known.chain != head.chain:
+                raise ViolationError("I1 order", f"{name} sends {head}, and {known} is the transaction")
+
+    def on_reported(self, source: str, consumer: str, durable_seqno: int) -> None:
+        """A source has heard of a consumer: all of the source's journal up to there is durable."""
+        if consumer in self.were_turned_back:
+            return  # this may have been said before
+        frames, there = self.sites[source].frames, self.sites[consumer]
+        begin, vector = self._looked.get((source, consumer), (self.sites[source].begins_behind, {}))
+        for seqno in range(begin + 1, durable_seqno + 1):
+            written = frames[seqno]
+            vector[written.origin] = written.origin_seqno
+        self._looked[source, consumer] = max(begin, durable_seqno), vector
+        for origin, number in vector.items():
+            if self.writers[origin] == consumer:
+                continue
+            if there.most.get(origin, 0) < number:
+                raise ViolationError(
+                    "I4 honest",
+                    f"{consumer} reports {durable_seqno} of {source} as durable: {number} of {self.writers[origin]}, "
+                    f"and has had {there.most.get(origin, 0)}",
+                )
+            there.reported[origin] = max(there.reported.get(origin, 0), number)
+
+    # Looking at a host.
+
+    def lost_power(self, name: str, *, is_durable: bool) -> None:
+        """What was not promised for this case may be gone."""
+        if not is_durable:
+            self.acknowledged[name].clear()
+        site = self.sites[name]
+        site.look_back()
+        self._forget_pasts(name)
+
+    def turned_back(self, name: str, frames: Mapping[int, Written]) -> None:
+        """A host is what it was once, when it had these frames. What somebody else has comes back; the rest may be
+        gone, and what was reported of it is not there."""
+        site = self.sites[name]
+        site.frames = dict(frames)
+        site.look_back()
+        others = [one for one in self.sites.values() if one is not site]
+        self.comes_back |= {
+            by for by in self.acknowledged[name] - site.has.keys() if any(by in one.has for one in others)
+        }
+        self.acknowledged[name] &= site.has.keys()
+        for origin in self.sent:
+            if self.writers[origin] == name:
+                self.sent[origin] = site.places.get(origin, (0, 0))[0]
+        site.reported.clear()
+        self.were_turned_back.add(name)
+        for pair in list(self._looked):
+            if pair[0] == name:
+                del self._looked[pair]
+        self._forget_pasts(name)
+
+    def _forget_pasts(self, name: str) -> None:
+        site = self.sites[name]
+        for origin, number in list(self.pasts):
+            most = max(site.places.get(origin, (0, 0))[0], self.held.get(origin, 0))
+            if self.writers[origin] == name and number > most:  # it may become another transaction
+                del self.pasts[origin, number]
+
+    def check(self, name: str, last_seqno: int, chains: Mapping[int, int]) -> None:
+        """A host has recovered. `chains`: of every transaction in its journal."""
+        site = self.sites[name]
+        lost = self.acknowledged[name] - site.has.keys()
+        if lost:
+            raise ViolationError("I3 lost", f"{sorted(lost)} were acknowledged by {name} and are gone")
+        self.check_failed(site.name, site.has)
+        site.check_lost()
+        for origin, number in site.reported.items():
+            if site.places.get(origin, (0, 0))[0] < number:
+                raise ViolationError("I4 honest", f"{number} of {self.writers[origin]} was reported, and is gone")
+        for origin, number in self.sent.items():
+            if self.writers[origin] == name and site.places.get(origin, (0, 0))[0] < number:
+                raise ViolationError("I2 ahead", f"{name} has sent {number} of its own, and has {site.places[origin]}")
+        for seqno, chain in chains.items():
+            if site.begins_behind < seqno <= site.seqno and site.frames[seqno].chain != chain:
+                raise ViolationError("I1 order", f"number {seqno} of {name} is another transaction in its journal")
+        if last_seqno < site.seqno:
+            raise ViolationError("I2 prefix", f"{name}: the region is at {site.seqno}, the journal at {last_seqno}")
+
+    def check_failed(self, name: str, has: Collection[int]) -> None:
+        """What failed is nowhere."""
+        wrong = self.failed.intersection(has)
+        if wrong:
+            raise ViolationError("I3 failed", f"{sorted(wrong)} were said to have failed, and {name} has them")
+
+    def check_alike(self, names: Collection[str]) -> None:
+        """These have everything: it is the same."""
+        first, *others = (self.sites[name] for name in names)
+        if missing := self.comes_back - first.has.keys():
+            raise ViolationError("I3 lost", f"{sorted(missing)} did not come back")
+        for site in others:
+            assert first.region.content is not None
+            assert site.region.content is not None
+            if site.region.content.rows != first.region.content.rows:
+                raise ViolationError("I7 alike", _difference(site, first.region.content.rows))
+
+    def have_alike(self, names: Collection[str]) -> bool:
+        """Whether these have the same transactions."""
+        first, *others = (self.sites[name].begun for name in names)
+        return all(site == first for site in others)
+
+    def told_places(self) -> str:
+        """How far each is."""
+        told = []
+        for site in self.sites.values():
+            vector = ", ".join(f"{self.writers[origin]} {place[0]}" for origin, place in sorted(site.places.items()))
+            told.append(f"{site.name} has {vector}")
+        return "; ".join(told)
+
+
+def _difference(site: Site, rows: Mapping[str, Mapping[Any, Image]]) -> str:
+    """What rows are others than they should be."""
+    wrong = [
+        f"{table} {key}: {rows[table].get(key)}, not {site.rows[table].get(key)}"
+        for table in rows
+        for key in sorted({*rows[table], *site.rows.get(table, {})})
+        if rows[table].get(key) != site.rows.get(table, {}).get(key)
+    ]
+    return f"{site.name}: {'; '.join(wrong[:4])}"

@@ -1,0 +1,159 @@
+"""Several suppliers as every world finds them: all level, each with a table of its own, and one that all write.
+
+The first one makes the tables, gives each of the others its own, and has them share the last; the others have what it
+has, as after a seed. Made once for each number of suppliers, by the product's own code: journal, records of who writes.
+Guarantees: what is made is all on the disk, and the same in every process.
+Refuses to know: what happens then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import replicate.instance.instance
+from replicate.door.primary import RegionSession
+from replicate.door.recovery.opening import begin_journal, open_door
+from replicate.instance.file import InstanceFile, PeerEntry, encode
+from replicate.model.transaction import SHARED, WRITTEN, Catalogue, Column, Op, TableDefinition
+from replicate.model.vector import Position
+from replicate.model.writers import REST
+from replicate.pool import control as word
+from replicate.region.protocol import CapturedChanges, ScrRow, scr_rows
+from replicate.roles.writing import held_session, say
+from tests.simulation import regions as model
+from tests.simulation.disk import Disk, Inode
+from tests.simulation.host import DIRECTORIES, directories, entry_of
+from tests.simulation.suppliers.content import Content
+from tests.simulation.template import NETWORK, change
+
+NAMES: Final = ("paris", "oslo", "rome", "bern")
+SHARED_PARTITION: Final = 1
+ROWS: Final = 3
+"""Of each table, at the beginning."""
+
+Call = Callable[[Callable[[], None]], None]
+"""Makes a call as a process of some host."""
+
+
+def uuid_of(name: str) -> bytes:
+    """The instance's."""
+    return name[:1].encode() * 16
+
+
+def address_of(name: str) -> str:
+    """The host's, as network.py gives them out."""
+    return f"10.0.0.{1 + NAMES.index(name)}"
+
+
+def partition_of(name: str) -> int:
+    """Of the table that only that supplier writes."""
+    return SHARED_PARTITION + 1 + NAMES.index(name)
+
+
+def table_of(name: str) -> TableDefinition:
+    """The table that only that supplier writes: identity, transaction, anything."""
+    columns = tuple(Column(one, "ANY", False, "BINARY") for one in ("id", "by", "body"))
+    return TableDefinition("main", partition_of(name), "main", f"of_{name}", 1, columns, (0,), False, False, True)
+
+
+def shared_table() -> TableDefinition:
+    """The table that all write: a key and three values, of which the last two stand together (merging.py)."""
+    columns = tuple(Column(one, "ANY", False, "BINARY") for one in ("key", "one", "two", "three"))
+    return TableDefinition("main", SHARED_PARTITION, "main", "shared", 1, columns, (0,), False, False, True)
+
+
+def instance_file(name: str, peers: Sequence[str]) -> bytes:
+    """Of a supplier that sends to those peers."""
+    content = InstanceFile(
+        network=NETWORK,
+        uuid=uuid_of(name),
+        name=name,
+        incarnation=1,
+        role="primary",
+        created_wall_ns=1,
+        journal_inode=f"7:{2 + 1 + DIRECTORIES.index('journal')}",
+        regions=(entry_of(name, 0),),
+        peers=tuple(PeerEntry(peer, address_of(peer), 7430) for peer in peers),
+        next_region_id=1,
+        home=f"/{name}",
+        is_supplier=True,
+    )
+    return encode(content)
+
+
+def new_disk(name: str, peers: Sequence[str]) -> Disk:
+    """A disk with an instance that was just made."""
+    disk = Disk(directories(name))
+    inode: Inode = disk.make()
+    inode.write(0, instance_file(name, peers))
+    inode.sync()
+    disk.names[f"/{name}/{replicate.instance.instance.FILE_NAME}"] = inode
+    disk.certain = dict(disk.names)
+    return disk
+
+
+def fill(names: Sequence[str], regions: Sequence[model.Region], calls: Sequence[Call], *, is_shared: bool) -> None:
+    """First transactions at the first one, and the seeds. `calls`: as a process of each host."""
+    position: Any = None
+    catalogue: Any = None
+    csn = 0
+
+    def write() -> None:
+        nonlocal position, catalogue, csn
+        door = open_door(replicate.instance.instance.Instance.open(f"/{names[0]}"))
+        session = RegionSession(door, "main", adding=True)
+        tables = [*(table_of(name) for name in names), *([shared_table()] if is_shared else [])]
+        for table in tables:
+            _define(session, table, uuid_of(names[0]))
+        session.close()
+        for name in names[1:]:
+            _say(door, partition_of(name), [WRITTEN, uuid_of(name)])
+        if is_shared:
+            _say(door, SHARED_PARTITION, [WRITTEN, uuid_of(names[0])])
+            for place, name in enumerate(names[1:]):
+                _say(door, SHARED_PARTITION, [SHARED, uuid_of(name), place + 1])
+        with door.locked():
+            door.sync_to_end()
+            position, catalogue, csn = door.position(), door.catalogue(), int(door.words[word.LAST_CSN])
+        door.close()
+
+    calls[0](write)
+    first = regions[0]
+    assert first.content is not None
+    for name, region, call in zip(names[1:], regions[1:], calls[1:], strict=True):
+        call(partial(_begin, name, position, catalogue))
+        region.content = first.content.copy()
+        if is_shared:
+            region.content.absorbed = position.last_seqno
+        region.schema = region.stored_schema = first.schema
+        rows: list[ScrRow] = scr_rows(position, csn)
+        region.scr = {(row.origin, row.partition): row for row in rows}
+        region.slots = {position.last_seqno % region.ring_slots: (position.last_seqno, None)}
+        region.seqno = position.last_seqno
+
+
+def _begin(name: str, position: Position, catalogue: Catalogue) -> None:
+    begin_journal(replicate.instance.instance.Instance.open(f"/{name}"), position, catalogue)
+
+
+def _define(session: RegionSession, table: TableDefinition, writer: bytes) -> None:
+    """One transaction that makes a table with its first rows; the first one says who writes all there is."""
+    pieces = [change(Op.DEFINE, table.table_id, table.version, table.pack())]
+    session.begin(timeout_s=0)
+    content: Content = session.connection.working()
+    if not content.writers.by:
+        content.told_of_writers(REST, [WRITTEN, writer], 1)
+        pieces.append(change(Op.REGION, REST, "main", [WRITTEN, writer]))
+    for number in range(1, ROWS + 1):
+        image = [number, *[0] * (len(table.columns) - 1)]
+        pieces.append(change(Op.INSERT, table.table_id, 0, image))
+        content.change(table, Op.INSERT, 0, image)
+    session.connection.open().schema += 1
+    session.commit(CapturedChanges(b"".join(pieces), 4 * len(pieces), (table.partition,), True, None, True))
+
+
+def _say(door: Any, number: int, values: list[object]) -> None:
+    with held_session(door, 0) as session:
+        say(door, session, number, values)

@@ -1,0 +1,319 @@
+"""One world of several suppliers: each writes, sends to those it is linked with, and applies what they send.
+
+    run(seed, "safety")     any fault at any time; at the end all hosts lose power, and are judged
+    run(seed, "liveness")   the faults end; within LEVEL_WITHIN_S all have the same transactions and the same rows
+
+What every world has is in ../base.py. Guarantees: as there.
+Refuses to know: how many worlds there are (../campaign.py), what is planted (plants.py).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from replicate.door.recovery.opening import make_chain
+from replicate.door.recovery.redo_region import redo_region
+from replicate.instance.instance import FILE_NAME
+from replicate.journal.reader import ChainReader
+from replicate.journal.walk import walk
+from replicate.pool import control as word
+from tests.simulation.base import STEPS_MAX, BaseWorld, Main, journal_end
+from tests.simulation.disk import Disk
+from tests.simulation.host import RING_SLOTS, Host, config_of
+from tests.simulation.kernel import Process
+from tests.simulation.regions import Region
+from tests.simulation.stage import installed
+from tests.simulation.suppliers import actors, template
+from tests.simulation.suppliers.climate import SupplierClimate, peers_of
+from tests.simulation.suppliers.content import Content
+from tests.simulation.suppliers.faults import SupplierFaults
+from tests.simulation.suppliers.oracle import SupplierOracle, Written
+
+LOST: Final = "JOURNAL_MISSING"
+"""What one lacks that was restored, its peers have pruned: it had told them that it has it."""
+DISK_FAULTS: Final = frozenset({"sync_fails", "write_fails", "commit_fails", "full", "short"})
+"""Where a Receiver Server recovers a journal and cannot, it says so to its source by a code of its own."""
+
+_templates: dict[tuple[int, bool], list[tuple[Disk, Region]]] = {}
+"""Number of suppliers, and whether they share a table -> of each host: its disk and its region."""
+
+
+@dataclass
+class Backup:
+    """Of a host at some moment. `frames`: what its journal had."""
+
+    disk: Disk
+    region: Any
+    frames: dict[int, Written]
+    is_wanted: bool = False
+
+
+class SupplierWorld(BaseWorld):
+    """Several suppliers."""
+
+    oracle: SupplierOracle
+    climate: SupplierClimate
+    steps_max = 4 * STEPS_MAX
+
+    @staticmethod
+    def dice_name(seed: int, mode: str) -> str:
+        """A seed means another world than that of a primary and a secondary."""
+        return f"suppliers/{seed}/{mode}"
+
+    def make_climate(self) -> SupplierClimate:
+        """As climate.py draws it."""
+        return SupplierClimate(self.dice)
+
+    @property
+    def sizes(self) -> Mapping[str, Mapping[str, Any]]:
+        """Where there is room for few, a segment is left as soon as others have moved in it."""
+        return {"replicate.pool.control": {"FOREIGN_MAX": self.climate.foreign_max}}
+
+    def begin(self) -> None:
+        """All hosts as the template has them, linked, and nobody running."""
+        climate = self.climate
+        made = template_of(len(climate.names), is_shared=climate.is_shared)
+        hosts = []
+        for name, (disk, region) in zip(climate.names, made, strict=True):
+            config = config_of(self.dice, climate.durabilities[name])
+            config = replace(config, update=replace(config.update, tell_seen_s=climate.tell_seen_s))
+            host = Host(name, disk.copy(), [region.copy()], config)
+            host.wall_offset_ns = climate.clocks[name] * 1_000_000_000
+            file = host.disk.names[f"/{name}/{FILE_NAME}"]
+            file.truncate(0)
+            file.write(0, template.instance_file(name, peers_of(name, climate.links)))
+            file.sync()
+            hosts.append(host)
+        self.hosts = hosts
+        self.network.join(hosts)
+        self.oracle = SupplierOracle({host.name: host.regions[0] for host in hosts})
+        self.faults = SupplierFaults(self, climate)
+        self._plan_losses()
+        self.figures[f"worlds of {len(hosts)} in a {climate.shape}"] += 1
+        self.log("world", climate.names, climate.shape, climate.durabilities, climate.writers_at, climate.weights)
+
+    def _plan_losses(self) -> None:
+        """What may become of a site, but for what its machine does."""
+        if not DISK_FAULTS.isdisjoint(self.climate.weights):
+            self.refusals = self.refusals | {"INTERNAL"}
+        self.is_gone = False
+        self._backup: Backup | None = None
+        if self.climate.gone is not None:
+            self.kernel.at(self.climate.gone[1], self._goes)
+            self.refusals = self.refusals | {"RETIRED"}
+        if self.climate.turned_back is not None:
+            _, made_s, restored_s = self.climate.turned_back
+            self.kernel.at(made_s, self._make_backup)
+            self.kernel.at(restored_s, self._restore)
+            self.refusals = self.refusals | {"WRONG_ROLE", LOST}
+
+    def watched(self) -> AbstractContextManager[None]:
+        """As actors.py has it."""
+        return actors.watched(self)
+
+    def actors_of(self, host: Host) -> list[tuple[str, Main]]:
+        """Writers, a Source Server for each peer, and the other two daemons."""
+        name = host.name
+        writers = [(f"writer-{number + 1}@{name}", actors.writer) for number in range(self.climate.writers_at[name])]
+        sources = [(f"source-{peer}@{name}", actors.source(peer)) for peer in peers_of(name, self.climate.links)]
+        operator = [(f"operator@{name}", actors.operator)] if self.is_gone and host is self._alive()[0] else []
+        daemons = [*sources, (f"receiver@{name}", actors.receiver), (f"update@{name}", actors.update)]
+        return [*writers, *daemons, *operator]
+
+    def _alive(self) -> list[Host]:
+        """Those that are not gone for good."""
+        gone = self.climate.gone[0] if self.climate.gone is not None and self.is_gone else ""
+        return [host for host in self.hosts if host.name != gone]
+
+    @property
+    def judged(self) -> Iterable[Host]:
+        """Those that are there."""
+        return self._alive()
+
+    # One that is gone for good.
+
+    def _goes(self) -> None:
+        assert self.climate.gone is not None
+        if self.is_healed:
+            return
+        (gone,) = (host for host in self.hosts if host.name == self.climate.gone[0])
+        self.log("is gone for good", gone.name)
+        self.figures["suppliers gone"] += 1
+        self.is_gone = True
+        self.power_loss(gone, 0.0)
+        host = self._alive()[0]
+        name, main = self.actors_of(host)[-1]
+        self.restart_later(host, name, main)
+
+    def _boots(self, host: Host) -> None:
+        if host in self._alive():
+            super()._boots(host)
+
+    def is_retired(self) -> bool:
+        """Whether who is gone is retired everywhere, if anybody has ever heard of it."""
+        assert self.climate.gone is not None
+        gone = self.climate.gone[0]
+        known = any(self.oracle.writers[origin] == gone for origin in self.oracle.sites[self._alive()[0].name].places)
+        contents = [host.regions[0].content for host in self._alive()]
+        return not known or all(one is not None and template.uuid_of(gone) in one.writers.retired for one in contents)
+
+    # One that is restored.
+
+    def _make_backup(self) -> None:
+        assert self.climate.turned_back is not None
+        (host,) = (host for host in self.hosts if host.name == self.climate.turned_back[0])
+        if host.is_up and not self.is_healed:
+            self.log("a backup is made of", host.name)
+            self._backup = Backup(host.disk.copy(), host.regions[0]._state(), dict(self.oracle.sites[host.name].frames))
+
+    def _restore(self) -> None:
+        assert self.climate.turned_back is not None
+        (host,) = (host for host in self.hosts if host.name == self.climate.turned_back[0])
+        if self._backup is None or not host.is_up or self.is_healed:
+            self._backup = None
+            return
+        self.log("is restored", host.name)
+        self.figures["suppliers restored"] += 1
+        self._backup.is_wanted = True
+        self.power_loss(host, 0.5)
+
+    def committing(self, weight: int) -> list[str]:
+        """All of them."""
+        return [host.name for host in self.hosts]
+
+    @property
+    def mended(self) -> Iterable[Host]:
+        """All of them."""
+        return self.hosts
+
+    # Judging.
+
+    def lost_power(self, host: Host) -> None:
+        """What it has lost, nobody was promised."""
+        backup, turned_back = self._backup, self.climate.turned_back
+        if backup is not None and backup.is_wanted and turned_back is not None and turned_back[0] == host.name:
+            self._backup = None
+            host.disk = backup.disk
+            journal = f"/{host.name}/journal"
+            host.disk.directories[journal] = 1 + max(host.disk.directories.values())  # it is another directory
+            host.regions[0]._set(backup.region)
+            host.regions[0].sync()
+            self.oracle.turned_back(host.name, backup.frames)
+            return
+        is_durable = self.climate.durabilities[host.name] == "durable"
+        self.oracle.lost_power(host.name, is_durable=is_durable)
+
+    def look(self, host: Host, door: Any, last_seqno: int) -> None:
+        """The host has recovered: its journal is mended, its region rolled forward."""
+        with door.locked():
+            pass  # mends the journal's end
+        for entry in door.instance.regions:
+            if door.words[word.REGION_APPENDED + entry.region_id] != door.words[word.REGION_DONE + entry.region_id]:
+                redo_region(door, entry)
+        last_seqno = int(door.words[word.LAST_SEQNO])
+        chain = make_chain(door.instance)
+        chains: dict[int, int] = {}
+        reader = ChainReader(chain, chain.oldest_seqno())
+        try:
+            while (found := reader.read(1 << 20, last_seqno)) is not None:
+                data = found.commit_frame if hasattr(found, "commit_frame") else found.data
+                for _, head in walk(data):
+                    chains[head.seqno] = head.chain
+        finally:
+            reader.close()
+        self.oracle.check(host.name, last_seqno, chains)
+
+    def is_level(self) -> bool:
+        """All have the same, and each source has stored that its peer has all of its journal."""
+        alive = [host.name for host in self._alive()]
+        if not self.oracle.have_alike(alive) or (self.is_gone and not self.is_retired()):
+            return False
+        for host in self._alive():
+            last = journal_end(host)
+            if last is None:
+                return False
+            for peer in peers_of(host.name, self.climate.links):
+                if peer not in alive:
+                    continue
+                stored = host.disk.names.get(f"/{host.name}/consumers/{peer}.json")
+                if stored is None or json.loads(bytes(stored.seen))["acknowledged_seqno"] != last:
+                    return False
+        self.oracle.check_alike(alive)
+        return True
+
+    def must_be_level(self) -> bool:
+        """Not where one that was restored has to be seeded."""
+        return not self.figures[f"refused: {LOST}"]
+
+    def told_places(self) -> str:
+        """What each has of whom."""
+        return self.oracle.told_places()
+
+    def count_figures(self) -> None:
+        """What the oracle has counted."""
+        self.figures["commits"] += len(self.oracle.truth)
+        self.figures["applied"] += self.oracle.applied
+        merges = 0
+        for site in self.oracle.sites.values():
+            assert site.region.content is not None
+            merges += len(site.region.content.merges)
+        self.figures["values lost in merges"] += merges
+
+
+def template_of(count: int, *, is_shared: bool) -> list[tuple[Disk, Region]]:
+    """So many hosts; made once in a process."""
+    if (count, is_shared) not in _templates:
+        _templates[count, is_shared] = _made(count, is_shared)
+    return _templates[count, is_shared]
+
+
+def make_template() -> None:
+    """All of them."""
+    for count in range(2, 1 + len(template.NAMES)):
+        for is_shared in (False, True):
+            template_of(count, is_shared=is_shared)
+
+
+def _made(count: int, is_shared: bool) -> list[tuple[Disk, Region]]:
+    world = SupplierWorld(0, "safety")
+    names = template.NAMES[:count]
+    config = config_of(random.Random(1), "durable")
+    disks = [template.new_disk(name, ()) for name in names]
+    regions = [Region(RING_SLOTS, content=Content()) for _ in names]
+    calls: list[template.Call] = []
+
+    def caller(process: Process) -> template.Call:
+        def call(what: Callable[[], None]) -> None:
+            with world.kernel.running(process):
+                what()
+
+        return call
+
+    for name, disk, region in zip(names, disks, regions, strict=True):
+        host = Host(name, disk, [region], config)
+        calls.append(caller(Process(world.kernel, "template", host, lambda _error: None)))
+    with installed(world):
+        template.fill(names, regions, calls, is_shared=is_shared)
+    for region in regions:
+        region.sync()
+    world.close()
+    return [(disk.copy(), region) for disk, region in zip(disks, regions, strict=True)]
+
+
+def run(seed: int, mode: str, *, recording: bool = False) -> SupplierWorld:
+    """One world, whole. Look at its `violation` and `figures`."""
+    world = SupplierWorld(seed, mode, recording=recording)
+    template_of(len(world.climate.names), is_shared=world.climate.is_shared)
+    with installed(world):
+        try:
+            world.begin()
+            with world.watched():
+                world.live()
+        finally:
+            world.close()
+    return world
