@@ -94,9 +94,18 @@ def give(name: str, supplier: str, timeout_s: float) -> None:
 @click.argument("supplier")
 @click.option("--keys-chosen", is_flag=True, help="The application gives each row a key that no other site gives.")
 @click.option("--by-row", is_flag=True, help="Of two changes of one row the later one stays whole.")
+@click.option("--sum", "sums", metavar="TABLE.COLUMN", multiple=True, help="An INTEGER that sites add to: all adds up.")
 @click.option("--dry-run", is_flag=True, help="Only say which tables bar the way; exit code 1 if any does.")
 @timeout_option
-def share(name: str, supplier: str, keys_chosen: bool, by_row: bool, dry_run: bool, timeout_s: float) -> int:
+def share(
+    name: str,
+    supplier: str,
+    keys_chosen: bool,
+    by_row: bool,
+    sums: tuple[str, ...],
+    dry_run: bool,
+    timeout_s: float,
+) -> int:
     """Have another SUPPLIER write the partition NAME, too, once it has applied this.
 
     Rows that both change at once are merged, column by column: the later value stays, and the other one is kept
@@ -110,7 +119,7 @@ def share(name: str, supplier: str, keys_chosen: bool, by_row: bool, dry_run: bo
         lines = [f"{one.table}: {one.why}. {one.do}" for one in found]
         emit([plain(one) for one in found], lines or [f"{name} can be shared"])
         return int(bool(found))
-    seqno = shared(opened, name, supplier, keys_chosen=keys_chosen, timeout_s=timeout_s, by_row=by_row)
+    seqno = shared(opened, name, supplier, keys_chosen=keys_chosen, timeout_s=timeout_s, by_row=by_row, sums=sums)
     emit(
         {"name": name, "writer": supplier, "seqno": seqno},
         [f"{name} is written by {supplier}, too, from transaction {seqno} on"],

@@ -399,7 +399,8 @@ class SequenceChange:
 class RegionChange:
     """A region was added to, or released from, replication; or (OF_WRITERS) its `partition` is written by another
     supplier from here on, by one more, or by one less; or (OF_GONE) a supplier is gone. `uuid`: of the region; of the
-    supplier. `place`: the number that a supplier has among those that share it; `by_row`: its rows are merged whole.
+    supplier. `place`: the number that a supplier has among those that share it; `by_row`: its rows are merged whole;
+    `summed`: columns of it that are sums, table and column by turns.
     `other`: who offers to have, or gets, what the one that is gone wrote; who has parted from it."""
 
     region: str
@@ -409,6 +410,7 @@ class RegionChange:
     place: int = 0
     by_row: bool = False
     other: bytes = b""
+    summed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -571,7 +573,7 @@ def _region_change(partition: int, region: object, values: Sequence[Any]) -> Reg
     what, uuid, *rest = values if len(values) > 1 else (None, None)
     if type(uuid) is not bytes or len(uuid) != 16 or what not in ("added", "released", *OF_WRITERS):
         raise _refuse("a region change should say what has become of a region or its writers, and a UUID")
-    if len(rest) not in {SHARED: (1, 2), **dict.fromkeys(OF_GONE, (1,))}.get(what, (0,)):
+    if len(rest) not in {SHARED: (1, 2, 3), **dict.fromkeys(OF_GONE, (1,))}.get(what, (0,)):
         raise _refuse("a region change has too few or too many values")
     if what in OF_GONE:
         if type(rest[0]) is not bytes or len(rest[0]) != 16:
@@ -580,7 +582,14 @@ def _region_change(partition: int, region: object, values: Sequence[Any]) -> Reg
     place = _number(rest[0], "a place among writers", low=1) if rest else 0
     by_row = len(rest) > 1 and _truth(rest[1], "whether rows are merged whole")
     of = partition if what in OF_WRITERS else 0
-    return RegionChange(_text(region, "a region's name"), what, uuid, of, place, by_row)
+    return RegionChange(_text(region, "a region's name"), what, uuid, of, place, by_row, summed=_summed(rest[2:]))
+
+
+def _summed(rest: Sequence[Any]) -> tuple[str, ...]:
+    names = rest[0] if rest else ()
+    if not isinstance(names, list | tuple) or len(names) % 2:
+        raise _refuse("columns that are sums should be told by table and name")
+    return tuple(_text(name, "a table or column that is a sum") for name in names)
 
 
 def told_of(values: Sequence[Any]) -> tuple[int, dict[int, int]]:

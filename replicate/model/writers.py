@@ -34,12 +34,14 @@ _NOBODYS: Final = frozenset((PARTITION_STREAM, PARTITION_NONE))
 class Writers:
     """`by`: partition, or REST -> UUID (16 bytes) of the supplier whose it is. Empty: there are no suppliers. `shared`:
     the same -> those who write it, too, or have (then with a place below 0) -> their places, from 1 on. `by_row`: those
-    whose rows are merged whole, not column by column. `retiring`: suppliers that are gone -> who offers to have what
+    whose rows are merged whole, not column by column. `summed`: the same -> their columns that are sums, table and
+    column by turns. `retiring`: suppliers that are gone -> who offers to have what
     they wrote. `parted`: the same -> who takes nothing more from them. `retired`: those that all have parted from."""
 
     by: Mapping[int, bytes] = field(default_factory=dict)
     shared: Mapping[int, Mapping[bytes, int]] = field(default_factory=dict)
     by_row: frozenset[int] = frozenset()
+    summed: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     retiring: Mapping[bytes, frozenset[bytes]] = field(default_factory=dict)
     parted: Mapping[bytes, frozenset[bytes]] = field(default_factory=dict)
     retired: frozenset[bytes] = frozenset()
@@ -72,6 +74,11 @@ class Writers:
     def is_by_row(self, partition: int) -> bool:
         """Whether rows of that partition are merged whole."""
         return self.named(partition) in self.by_row
+
+    def sums(self, partition: int, table: str) -> tuple[str, ...]:
+        """The columns of a table of that partition that are sums."""
+        names = self.summed.get(self.named(partition), ())
+        return tuple(column for of, column in zip(names[0::2], names[1::2], strict=True) if of == table)
 
     def merged(self, partitions: Collection[int]) -> tuple[int, ...]:
         """Those of `partitions` that several write, ascending."""
@@ -118,8 +125,14 @@ class Writers:
         shared = {**self.shared, partition: {**known, instance: place}}
         if what != SHARED:
             return replace(self, shared=shared)
-        by_row = self.by_row - {partition} | ({partition} if len(values) > 3 else set())
-        return replace(self, shared=shared, by_row=by_row)
+        by_row = self.by_row - {partition} | ({partition} if len(values) > 3 and values[3] else set())
+        summed = {number: names for number, names in self.summed.items() if number != partition}
+        if len(values) > 4:
+            names = values[4]
+            if not isinstance(names, list | tuple) or len(names) % 2 or any(type(one) is not str for one in names):
+                raise JournalDamagedError(f"partition {partition} has sums that are no tables and columns")
+            summed[partition] = tuple(names)
+        return replace(self, shared=shared, by_row=by_row, summed=summed)
 
     # Suppliers that are gone for good.
 

@@ -8,7 +8,7 @@ Leaves to others: who may be a supplier (supplier.py), the merge of what several
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
@@ -31,6 +31,7 @@ from replicate.model.writers import REST, Writers
 from replicate.pool import control as word
 from replicate.region.kind import KIND
 from replicate.region.protocol import CapturedChanges, Unmergeable
+from replicate.region.sqlite.mergeable import unsummable_in
 from replicate.region.sqlite.own_counters import PLACES
 
 
@@ -82,16 +83,26 @@ def give(instance: Instance, partition: str, to: str, *, timeout_s: float) -> in
 
 
 def share(
-    instance: Instance, partition: str, with_: str, *, keys_chosen: bool, timeout_s: float, by_row: bool = False
+    instance: Instance,
+    partition: str,
+    with_: str,
+    *,
+    keys_chosen: bool,
+    timeout_s: float,
+    by_row: bool = False,
+    sums: Sequence[str] = (),
 ) -> int:
     """Have another supplier write a partition beside this one, whose it is; the number of the transaction that says so.
     That one writes it once the transaction is applied there. Nothing happens where it does already. `by_row`: rows are
-    merged whole, not column by column; as others have it who share it already (else UsageError).
+    merged whole, not column by column. `sums`: columns ("table.column") to which what each site adds is added up. Both
+    as others have it who share it already (else UsageError).
 
-    Raises as `give`; NotSupportedError naming every table that cannot be merged, and why."""
+    Raises as `give`; NotSupportedError naming every table that cannot be merged, and why, or every such column;
+    NotFoundError where the partition has no such table."""
     with supplier_door(instance) as door:
         number, to = _number(door, partition), supplier_named(door, with_)
         _refuse_unmergeable(door, number, keys_chosen)
+        summed = _summed(door, number, sums)
         with held_session(door, timeout_s) as session:
             writers = session.parts[0].region.writers()
             if writers.place(number, to) >= 0:
@@ -100,6 +111,14 @@ def share(
             if writers.others(number) and writers.is_by_row(number) != by_row:
                 how = "row by row" if writers.is_by_row(number) else "column by column"
                 raise UsageError(f"partition {partition} is merged {how} already", where=str(instance.path))
+            known = writers.summed.get(number, ())
+            if writers.others(number) and known != summed:
+                told = " ".join(f"--sum {name}" for name in map(".".join, zip(known[0::2], known[1::2], strict=True)))
+                raise UsageError(
+                    f"others share partition {partition} already, with {'other' if known else 'no'} sums",
+                    where=str(instance.path),
+                    do=f"Say the same: {told}" if known else "Leave --sum out; or have the others leave it first",
+                )
             if writers.free_place(number, to) >= PLACES:
                 raise ConfigurationError(
                     f"{PLACES} suppliers have shared partition {partition}, and no more can", where=str(instance.path)
@@ -108,8 +127,10 @@ def share(
             give_number(door, number, door.instance.content.uuid, timeout_s=timeout_s)
         with held_session(door, timeout_s) as session:
             _refuse_unmergeable(door, number, keys_chosen)  # nobody writes now
+            summed = _summed(door, number, sums)
             writers = session.parts[0].region.writers()
-            values: list[object] = [SHARED, to, writers.free_place(number, to)] + [True] * by_row
+            values: list[object] = [SHARED, to, writers.free_place(number, to)]
+            values += [by_row, summed] if summed else [True] * by_row
             return say(door, session, number, values)
 
 
@@ -145,6 +166,32 @@ def unmergeable_tables(door: Door, number: int, *, keys_chosen: bool) -> list[Un
             opened.unmergeable(one, keys_chosen=keys_chosen) for one in definitions if number in (REST, one.partition)
         )
         return [one for one in found if one is not None]
+
+
+def _summed(door: Door, number: int, sums: Sequence[str]) -> tuple[str, ...]:
+    """Table and column of each, by turns. NotFoundError, NotSupportedError."""
+    if not sums:
+        return ()
+    entry = door.instance.regions[0]
+    tables = {one.table: one for one in door.catalogue_now().in_force().values() if number in (REST, one.partition)}
+    found: list[tuple[TableDefinition, str]] = []
+    for name in sorted(set(sums)):
+        table, _, column = name.partition(".")
+        if table not in tables:
+            raise NotFoundError(
+                f"--sum {name}: the partition has no table {table}",
+                where=str(door.instance.path),
+                do=f"Name table and column (orders.count) of: {', '.join(sorted(tables))}",
+            )
+        found.append((tables[table], column))
+    faults = unsummable_in(entry.path, entry.uuid, found)
+    if faults:
+        raise NotSupportedError(
+            f"not every one of these columns can be a sum: {'; '.join(faults)}",
+            where=str(door.instance.path),
+            do="Leave that --sum out, or have what is added be rows",
+        )
+    return tuple(name for one, column in found for name in (one.table, column))
 
 
 @contextmanager

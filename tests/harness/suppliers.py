@@ -233,11 +233,11 @@ class Suppliers:
             assert dict(self.vector(name)) == dict(self.vector(first)), f"the vectors of {name} and {first} differ"
 
 
-def shared(directory: Path, count: int = 2, *, schema: Sequence[str] = ()) -> Suppliers:
-    """Suppliers that all write the table ta, and those of `schema`, which are in DEFAULT."""
+def shared(directory: Path, count: int = 2, *, schema: Sequence[str] = (), sums: Sequence[str] = ()) -> Suppliers:
+    """Suppliers that all write the table ta, and those of `schema`, which are in DEFAULT. `sums`: columns that are."""
     made = Suppliers.create(directory, count, schema=schema)
     for name in made.names[1:]:
-        share(made.by["a"], "DEFAULT", name, keys_chosen=True, timeout_s=30)
+        share(made.by["a"], "DEFAULT", name, keys_chosen=True, timeout_s=30, sums=sums)
     made.level()
     return made
 

@@ -192,6 +192,14 @@ UNIQUE = (
 
 BY_KEY = (UNIQUE[0].removesuffix(" WITHOUT ROWID"), UNIQUE[1])
 """As most people declare it: with a hidden rowid, which each site gives for itself."""
+PARTIAL = (
+    BY_KEY[0].replace(" UNIQUE", ""),
+    *(
+        "CREATE UNIQUE INDEX by_name ON named (lower(name)) WHERE n > 0",
+        "CREATE UNIQUE INDEX by_mail ON named (mail || name)",
+    ),
+)
+SCHEMAS, SUMS = (UNIQUE, BY_KEY, PARTIAL), ("ta.n",)
 
 
 def test_rows_with_a_hidden_rowid_are_told_by_their_primary_key(tmp_path: Path) -> None:
@@ -337,7 +345,7 @@ def digests(made: Suppliers, name: str) -> RegionDigest:
 @pytest.mark.parametrize("place", PLACES)
 def test_a_supplier_that_was_killed_while_it_merged_goes_on_as_if_it_had_not(tmp_path: Path, place: str) -> None:
     """Its region is rolled forward by what stands in its journal; its counter stays in its range."""
-    two = shared(tmp_path, schema=[COUNTED])
+    two = shared(tmp_path, schema=[COUNTED], sums=["ta.n"])
     run(two, "b", "INSERT INTO ta VALUES (1, 'old', 0)", "INSERT INTO counted (v) VALUES ('b')")
     two.level()
     for name in ("a", "b"):
@@ -349,7 +357,7 @@ def test_a_supplier_that_was_killed_while_it_merged_goes_on_as_if_it_had_not(tmp
     run(two, "b", "INSERT INTO counted (v) VALUES ('b')", "UPDATE ta SET v = 'again' WHERE id = 1")
     two.level()
     two.assert_converged_but_for("sqlite_sequence")
-    assert two.rows("a")["ta"] == folded(two)
+    assert two.rows("a")["ta"] == folded(two, sums=["n"]) == [(1, "again", 11), (2, "more", 0)]
     keys = [int(str(key)) for key, name in two.rows("a")["counted"] if name == "b"]
     assert len(keys) == 3
     assert all(is_in_own_block(key, 1) for key in keys)
@@ -376,8 +384,9 @@ def _both(one: str, other: str) -> list[tuple[str, str]]:
     return [(one, other), (other, one)]
 
 
-def folded(made: Suppliers, table: str = "ta") -> list[tuple[Any, ...]]:
-    """What all transactions of the table come to, one after the other by time and origin, whoever had seen what."""
+def folded(made: Suppliers, table: str = "ta", *, sums: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+    """What all transactions of the table come to, one after the other by time and origin, whoever had seen what.
+    `sums`: its columns to which they add."""
     found: list[tuple[tuple[int, int], Sequence[Any]]] = []
     instance = made.by["a"]
     with door_of(instance) as door:
@@ -400,14 +409,18 @@ def folded(made: Suppliers, table: str = "ta") -> list[tuple[Any, ...]]:
             if not isinstance(change, RowChange) or change.table_id not in tables:
                 continue
             before, after = change.before, change.after
+            summed = [at for at, one in enumerate(tables[change.table_id].columns) if one.name in sums]
             moved = before is not None and after is not None and before[0] != after[0]
             if before is not None and (after is None or moved):
                 there.discard(before[0])
+                for at in summed:
+                    values.setdefault(before[0], list(before))[at] = 0
             if after is not None:
-                row = values.setdefault(after[0], list(after))
-                written = change.changed if before is not None and not moved else range(len(after))
-                for ordinal in written:
-                    row[ordinal] = after[ordinal]
+                is_new = before is None or moved
+                row = values.setdefault(after[0], [0 if at in summed else one for at, one in enumerate(after)])
+                for ordinal in range(len(after)) if is_new else change.changed:
+                    old = 0 if is_new or before is None else before[ordinal]
+                    row[ordinal] = row[ordinal] + after[ordinal] - old if ordinal in summed else after[ordinal]
                 there.add(after[0])
     return sorted(tuple(values[key]) for key in there)
 
@@ -419,6 +432,7 @@ def random_statement(rng: random.Random) -> str:
             f"INSERT OR IGNORE INTO ta VALUES ({key}, 'i{value}', {value})",
             f"UPDATE ta SET v = 'v{value}' WHERE id = {key}",
             f"UPDATE ta SET n = {value} WHERE id = {key}",
+            f"UPDATE ta SET n = n + {value % 9}",
             f"UPDATE ta SET v = 'b{value}', n = {value} WHERE id >= {key}",
             f"DELETE FROM ta WHERE id = {key}",
             f"UPDATE OR IGNORE ta SET id = {rng.randint(1, 4)} WHERE id = {key}",
@@ -445,7 +459,7 @@ def random_name(rng: random.Random) -> str:
 
 def world(directory: Path, seed: int, *, steps: int = 40) -> Suppliers:
     rng = random.Random(seed)
-    made = shared(directory, rng.randint(2, 3), schema=UNIQUE if seed % 2 else BY_KEY)
+    made = shared(directory, rng.randint(2, 3), schema=SCHEMAS[seed % 3], sums=SUMS if seed % 2 else ())
     ways = TOPOLOGIES[rng.choice(sorted(TOPOLOGIES))](made.names)
     for _ in range(steps):
         if rng.random() < 0.6:
@@ -465,7 +479,7 @@ def test_a_world_of_several_writers_comes_to_rest_in_one_state(tmp_path: Path, s
     made = world(tmp_path, seed)
     made.assert_converged()
     for table in ("ta", "named"):
-        assert made.rows("b")[table] == folded(made, table)
+        assert made.rows("b")[table] == folded(made, table, sums=["n"] if seed % 2 and table == "ta" else ())
 
 
 def without_c(three: Suppliers) -> Suppliers:

@@ -71,6 +71,8 @@ SHARER: Final = "sharer:"
 """The same, a partition's number and a supplier's UUID behind it: the place that it has as one who writes it, too."""
 BY_ROW: Final = "rows"
 """In the place of that UUID: 1 where the partition's rows are merged whole."""
+SUMMED: Final = "sums"
+"""In the same place: its columns that are sums, packed."""
 GONE: Final = "gone:"
 """The same; retiring, parted or retired, a supplier's UUID and, but for the last, another one's behind it: 1."""
 SEEN: Final = "seen:"
@@ -342,6 +344,7 @@ def read_writers(connection: apsw.Connection, schema: str = "main") -> Writers:
     by: dict[int, bytes] = {}
     shared: dict[int, dict[bytes, int]] = {}
     by_row: set[int] = set()
+    summed: dict[int, tuple[str, ...]] = {}
     gone: dict[str, dict[bytes, frozenset[bytes]]] = {RETIRING: {}, PARTED: {}, RETIRED: {}}
     for key, value in connection.execute(text, prepare_flags=OWN_STATEMENT):
         _, number, *instance = key.split(":")
@@ -350,11 +353,13 @@ def read_writers(connection: apsw.Connection, schema: str = "main") -> Writers:
             gone[number][who] = gone[number].get(who, frozenset()) | frozenset(others)
         elif instance == [BY_ROW]:
             by_row.update([int(number)] * value)
+        elif instance == [SUMMED]:
+            summed.update({int(number): tuple(names)} if (names := msgpack.unpackb(value)) else {})
         elif instance:
             shared.setdefault(int(number), {})[bytes.fromhex(instance[0])] = value
         else:
             by[int(number)] = value
-    return Writers(by, shared, frozenset(by_row), gone[RETIRING], gone[PARTED], frozenset(gone[RETIRED]))
+    return Writers(by, shared, frozenset(by_row), summed, gone[RETIRING], gone[PARTED], frozenset(gone[RETIRED]))
 
 
 def write_writer(
@@ -383,6 +388,9 @@ def write_writer(
         write_state(connection, f"{SHARER}{partition}:{instance.hex()}", told.shared[partition][instance], schema)
         if told.by_row != before.by_row:
             write_state(connection, f"{SHARER}{partition}:{BY_ROW}", int(partition in told.by_row), schema)
+        if told.summed != before.summed:
+            names = msgpack.packb(told.summed.get(partition, ()))
+            write_state(connection, f"{SHARER}{partition}:{SUMMED}", names, schema)
 
 
 def read_seen(connection: apsw.Connection, schema: str = "main") -> dict[int, dict[int, int]]:

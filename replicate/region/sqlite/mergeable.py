@@ -1,14 +1,17 @@
 """Which tables several suppliers may write, and which columns of them stand together.
 
 Guarantees: a table that cannot be merged exactly is refused by name, with the way out; columns that one constraint
-names are one group, so that what a merge puts together was valid where it was written. A table with a CHECK is one
-group: what it reads is not taken apart.
+names are one group, so that what a merge puts together was valid where it was written. Of a unique index that is
+partial, or over an expression, these are all columns that its text may name. A table with a CHECK is one group: what
+it reads is not taken apart; and so is one with a unique index over a generated column.
 Leaves to others: the merge (model/registers.py), whose the tables are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -16,9 +19,10 @@ import apsw
 from replicate.model.registers import Groups, groups_of
 from replicate.model.transaction import TableDefinition
 from replicate.region.protocol import Unmergeable
-from replicate.region.sqlite.apply.statements import unique_ordinals
-from replicate.region.sqlite.schema import is_autoincrement, read_definition
-from replicate.region.sqlite.sql.names import quote
+from replicate.region.sqlite.open import open_region
+from replicate.region.sqlite.schema import ROWID_NAMES, is_autoincrement, read_definition
+from replicate.region.sqlite.sql.names import fold, quote
+from replicate.region.sqlite.sql.statements import tokens, unquote
 from replicate.region.sqlite.virtual_tables import shadow_tables
 
 
@@ -46,17 +50,17 @@ def unmergeable(connection: apsw.Connection, definition: TableDefinition, *, key
                 f"its key {column.name} takes different texts for the same ({column.collation})",
                 "Make the key's collation BINARY",
             )
-    if unique_ordinals(connection, definition) is None:
-        return Unmergeable(
-            table,
-            "a unique index of it is partial, or over an expression or a generated column",
-            "Make that index one of plain columns, or one that is not unique; or leave the table to one supplier",
-        )
-    if any(not frozenset(one) - frozenset(definition.key) for one in _unique_together(connection, definition)):
+    if any(not one - frozenset(definition.key) for one in unique_together(connection, definition)):
         return Unmergeable(
             table,
             "a unique index of it has columns of the key alone",
             "Drop that index, or leave the table to one supplier",
+        )
+    if definition.is_by_key and (index := _reads_rowid(connection, definition)):
+        return Unmergeable(
+            table,
+            f"its unique index {index} reads the hidden rowid, which each site gives to a row for itself",
+            "Drop that index, or make it one of the table's own columns",
         )
     is_chosen = definition.without_rowid or definition.is_by_key or keys_chosen
     if not is_chosen and not is_autoincrement(connection, table):
@@ -89,8 +93,11 @@ def _without_key(connection: apsw.Connection, definition: TableDefinition) -> Un
     return None
 
 
-def column_groups(connection: apsw.Connection, definition: TableDefinition, *, by_row: bool) -> Groups:
-    """Of each ordinal of the table's image, the number of its group. `by_row`: all of it is one."""
+def column_groups(
+    connection: apsw.Connection, definition: TableDefinition, *, by_row: bool, sums: Collection[str] = ()
+) -> Groups:
+    """Of each ordinal of the table's image, the number of its group. `by_row`: all of it is one, but for the columns
+    that are `sums`."""
     table = definition.table
     sql = connection.execute("SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?", (table,)).get
     places = {column.name: at for at, column in enumerate(definition.columns, int(definition.rowid))}
@@ -99,14 +106,100 @@ def column_groups(connection: apsw.Connection, definition: TableDefinition, *, b
     for number, name in rows:
         if name in places:
             keys.setdefault(number, []).append(places[name])
-    together = [*keys.values(), *_unique_together(connection, definition)]
-    return groups_of(definition.image_length, together, whole=by_row or "CHECK" in str(sql).upper())
+    together = [*keys.values(), *map(sorted, unique_together(connection, definition))]
+    summed = sorted(places[name] for name in sums if name in places)
+    return groups_of(definition.image_length, together, whole=by_row or "CHECK" in str(sql).upper(), summed=summed)
 
 
-def _unique_together(connection: apsw.Connection, definition: TableDefinition) -> Iterator[list[int]]:
-    """The ordinals of each unique index, but for the key's own."""
-    places = {column.name: at for at, column in enumerate(definition.columns, int(definition.rowid))}
-    text = "SELECT name FROM pragma_index_list(?1, 'main') WHERE \"unique\" AND origin <> 'pk' ORDER BY 1"
-    for (index,) in connection.execute(text, (definition.table,)).fetchall():
-        columns = connection.execute("SELECT name FROM pragma_index_info(?1, 'main')", (index,))
-        yield [places[name] for (name,) in columns if name in places]
+def unsummable(connection: apsw.Connection, definition: TableDefinition, column: str) -> str:
+    """Why what two sites add to that column at once cannot be added up; "" if it can."""
+    places = {one.name: at for at, one in enumerate(definition.columns, int(definition.rowid))}
+    if column not in places:
+        return f"table {definition.table} has no column {column}"
+    at = places[column]
+    if "INT" not in definition.columns[at - int(definition.rowid)].type.upper():
+        return "only an INTEGER can be a sum: of other numbers one order of adding gives another sum"
+    if at in definition.key:
+        return "it is of the table's key"
+    if any(at in ordinals for ordinals in unique_together(connection, definition)):
+        return "a unique index reads it"
+    keys = 'SELECT count(*) FROM pragma_foreign_key_list(?1) WHERE "from" = ?2'
+    if connection.execute(keys, (definition.table, column)).get:
+        return "it is of a foreign key"
+    if _is_checked(connection, definition, column):
+        return "a CHECK reads it, and a sum of what each site may add may be what none may write"
+    return ""
+
+
+def unsummable_in(path: Path, region: bytes, columns: Iterable[tuple[TableDefinition, str]]) -> list[str]:
+    """Of columns of a region's tables those that cannot be sums, each with why. Raises what opening it raises."""
+    with closing(open_region(path, readonly=True, region=region)) as connection:
+        found = [(f"{one.table}.{column}", unsummable(connection, one, column)) for one, column in columns]
+    return [f"{name}: {why}" for name, why in found if why]
+
+
+def _is_checked(connection: apsw.Connection, definition: TableDefinition, column: str) -> bool:
+    """Whether a CHECK of the table may read that column, also by a generated one."""
+    sql = connection.execute(
+        "SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?", (definition.table,)
+    ).get
+    wanted = {fold(column), *_generated(connection, definition)}
+    is_check, depth = False, 0
+    for token in tokens(str(sql)):
+        if token.upper == "CHECK" and not depth:
+            is_check = True
+        elif is_check:
+            depth += (token.text == "(") - (token.text == ")")
+            is_check = depth > 0
+            if token.kind in ("word", "quoted") and fold(unquote(token.text)) in wanted:
+                return True
+    return False
+
+
+def unique_together(connection: apsw.Connection, definition: TableDefinition) -> list[frozenset[int]]:
+    """Of each unique index but the key's own: the ordinals of the columns that decide which rows are in it, and with
+    what values."""
+    places = {fold(column.name): at for at, column in enumerate(definition.columns, int(definition.rowid))}
+    computed = _generated(connection, definition)
+    found: list[frozenset[int]] = []
+    for _, names in _names_of_uniques(connection, definition):
+        ordinals = places.values() if names & computed else (places[name] for name in names & places.keys())
+        found.append(frozenset(ordinals))
+    return found
+
+
+def _generated(connection: apsw.Connection, definition: TableDefinition) -> frozenset[str]:
+    """Its generated columns, folded."""
+    text = "SELECT name FROM pragma_table_xinfo(?1, 'main') WHERE hidden IN (2, 3)"
+    names: list[Any] = connection.execute(text, (definition.table,)).fetchall()
+    return frozenset(fold(name) for (name,) in names)
+
+
+def _names_of_uniques(connection: apsw.Connection, definition: TableDefinition) -> list[tuple[str, frozenset[str]]]:
+    """Each unique index but the key's own, with the names that it reads, and perhaps some more: those in the text of
+    one that is partial or over an expression. Folded."""
+    indexes: list[Any] = connection.execute(
+        "SELECT found.name, partial, sql FROM pragma_index_list(?1, 'main') AS found LEFT JOIN main.sqlite_schema AS "
+        "made ON made.type = 'index' AND made.name = found.name WHERE \"unique\" AND origin <> 'pk' ORDER BY 1",
+        (definition.table,),
+    ).fetchall()
+    found = []
+    for index, partial, sql in indexes:
+        columns = "SELECT name FROM pragma_index_info(?1, 'main')"
+        names: list[Any] = [name for (name,) in connection.execute(columns, (index,)).fetchall()]
+        found.append((index, _names_in(sql) if partial or None in names else frozenset(map(fold, names))))
+    return found
+
+
+def _names_in(sql: str) -> frozenset[str]:
+    """The words of an index's text behind the table's name: columns, and what else stands there."""
+    words = [token for token in tokens(sql) if token.kind in ("word", "quoted") or token.text == "("]
+    begin = next(at for at, token in enumerate(words) if token.text == "(")
+    return frozenset(fold(unquote(token.text)) for token in words[begin:])
+
+
+def _reads_rowid(connection: apsw.Connection, definition: TableDefinition) -> str:
+    """The name of a unique index that may read the hidden rowid; "" if none does."""
+    hidden = frozenset(ROWID_NAMES) - {fold(column.name) for column in definition.columns}
+    named = (index for index, names in _names_of_uniques(connection, definition) if names & hidden)
+    return next(named, "")

@@ -36,7 +36,7 @@ _PUT: Final = (
 _PURGE: Final = "DELETE FROM main._replicate_version WHERE origin = ? AND origin_seqno <= ?"
 _FORGET: Final = "DELETE FROM main._replicate_version WHERE table_id = ? AND key = ?"
 _SEVERAL: Final = 0
-"""In the place of the origin: several transactions have stamped the row."""
+"""In the place of the origin: several transactions have stamped the row, or it has sums."""
 OPEN: Final = "open"
 SETTLED: Final = "settled"
 
@@ -147,12 +147,15 @@ class RowStamps:
         How many are left."""
         self._execute_many(_PURGE, list(stable.items()))
         several = f"SELECT table_id, key, stamps FROM main._replicate_version WHERE origin = {_SEVERAL}"
-        gone = [
-            (table_id, key)
-            for table_id, key, packed in self._execute(several)
-            if all(one.origin_seqno <= stable.get(one.origin, 0) for one in unpack_row(packed).all_stamps())
-        ]
+        gone, shorter = list[tuple[int, bytes]](), list[Any]()
+        for table_id, key, packed in self._execute(several):
+            row = unpack_row(packed)
+            if all(one.origin_seqno <= stable.get(one.origin, 0) for one in row.all_stamps()):
+                gone.append((table_id, key))
+            elif row.sums and (less := row.without(stable)) != row:
+                shorter.append(_kept((table_id, key), less))
         self._execute_many(_FORGET, gone)
+        self._execute_many(_PUT, shorter)
         self.forget_cached()
         self.kept_since_purge = 0
         return int(self._execute("SELECT count(*) FROM main._replicate_version").get)
@@ -167,7 +170,7 @@ class RowStamps:
 
 def _kept(name: tuple[int, bytes], row: Row) -> tuple[int, bytes, int, int, bytes]:
     """A row of the table: who has stamped it, where that is one transaction."""
-    writer = row.writer
+    writer = None if row.sums else row.writer  # of sums a purge looks at each
     if writer is None:
         return (*name, _SEVERAL, 0, pack_row(row, None))
     return (*name, writer[1], writer[2], pack_row(row, writer))

@@ -144,6 +144,11 @@ def test_each_operation() -> None:
     assert decode_change(8, 4, "main", ["shared", INSTANCE, 2]) == RegionChange("main", "shared", INSTANCE, 4, 2)
     whole = RegionChange("main", "shared", INSTANCE, 4, 2, True)
     assert decode_change(8, 4, "main", ["shared", INSTANCE, 2, True]) == whole
+    summed = RegionChange("main", "shared", INSTANCE, 4, 2, summed=("t", "n"))
+    assert decode_change(8, 4, "main", ["shared", INSTANCE, 2, False, ["t", "n"]]) == summed
+    for names in (["t"], "tn", [1, 2], 7):
+        with pytest.raises(JournalDamagedError, match="sum"):
+            decode_change(8, 4, "main", ["shared", INSTANCE, 2, False, names])
     assert decode_change(8, 4, "main", ["left", INSTANCE]) == RegionChange("main", "left", INSTANCE, 4)
     assert decode_change(10, 0, 0, [5, 1, 7]) == Seen(5, {1: 7})
     assert decode_change(11, 0, 1, [b"payload", 4, [b"lost"]]) == Resolved(1, b"payload", 4, (b"lost",))

@@ -217,3 +217,19 @@ def test_nothing_of_one_that_is_gone_comes_behind_its_retirement(seed: int) -> N
             writers_in_order = [(writer, values[:2]) for writer, _, values in journals[site]]
             end = next(at for at, (_, values) in enumerate(writers_in_order) if values == (RETIRED, lost))
             assert all(writer != lost for writer, _ in writers_in_order[end:])
+
+
+def test_columns_that_are_sums() -> None:
+    writers = told(Writers({REST: ONE, 2: ONE}), SHARED, OTHER, 1, False, ["t", "n", "u", "m", "t", "o"])
+    assert writers.sums(2, "t") == ("n", "o")
+    assert writers.sums(2, "x") == writers.sums(1, "t") == ()
+    assert not writers.is_by_row(2)
+    assert told(writers, SHARED, OTHER, 1, True, ["t", "n"]).is_by_row(2)
+    assert told(writers, LEFT, OTHER).sums(2, "u") == ("m",)
+    assert told(writers, SHARED, OTHER, 1).sums(2, "u") == ()
+
+
+@pytest.mark.parametrize("names", [["t"], "tn", [1, "n"], ["t", b"n"]])
+def test_sums_that_are_no_tables_and_columns(names: object) -> None:
+    with pytest.raises(JournalDamagedError, match="sums"):
+        told(Writers({REST: ONE, 2: ONE}), SHARED, OTHER, 1, False, names)

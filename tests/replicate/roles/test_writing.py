@@ -272,6 +272,43 @@ def test_rows_that_are_merged_whole(two: Suppliers) -> None:
     assert two.rows("a")["ta"] == [(1, "old", 7)], "the later change stays whole"
 
 
+def test_columns_that_are_sums(tmp_path: Path) -> None:
+    three = Suppliers.create(tmp_path, 3)
+    first = three.by["a"]
+
+    def shares(to: str, *sums: str) -> None:
+        share(first, "DEFAULT", to, keys_chosen=True, timeout_s=30, sums=sums)
+
+    with pytest.raises(NotFoundError, match=r"--sum tx.n: the partition has no table tx"):
+        shares("b", "tx.n")
+    with pytest.raises(NotSupportedError, match=r"ta\.v: only an INTEGER.*; ta\.x: table ta has no column x"):
+        shares("b", "ta.v", "ta.n", "ta.x")
+    shares("b", "ta.n")
+    with pytest.raises(UsageError, match="with other sums") as told:
+        shares("c")
+    assert "--sum ta.n" in str(told.value.do)
+    shares("c", "ta.n")
+    three.level()
+    run(three, "a", "INSERT INTO ta VALUES (1, 'old', 100)")
+    three.level()
+    for name, more in (("a", 5), ("b", -2), ("c", 40)):
+        run(three, name, f"UPDATE ta SET n = n + {more}, v = 'of {name}'")
+    three.level()
+    three.assert_converged()
+    assert three.rows("b")["ta"] == [(1, "of c", 143)]
+    assert "too; sums: ta.n" in command(first, "journal", "show").output
+    for name in ("b", "c"):
+        leave(three.by[name], "1", timeout_s=30)
+    three.level()
+    shares("b")
+    three.level()
+    for name, more in (("a", 5), ("b", -2)):
+        run(three, name, f"UPDATE ta SET n = n + {more}")
+    three.level()
+    three.assert_converged()
+    assert three.rows("c")["ta"] == [(1, "of c", 141)], "the later value, as of any column"
+
+
 def command(site: Instance, *words: str) -> Result:
     return CliRunner().invoke(root, ["-i", str(site.path), *words], standalone_mode=False)
 

@@ -9,6 +9,7 @@ Leaves to others: transactions, who may write, the journal (update_process/mergi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import apsw
@@ -20,12 +21,11 @@ from replicate.model.transaction import Op, TableDefinition, changed_of
 from replicate.region.protocol import Absorbed, Merged, RowsOfRegion
 from replicate.region.sqlite.apply.overwrite import change_of
 from replicate.region.sqlite.apply.rows import Conflict
-from replicate.region.sqlite.apply.statements import read_image, unique_ordinals
-from replicate.region.sqlite.bookkeeping import read_writers
-from replicate.region.sqlite.mergeable import column_groups
+from replicate.region.sqlite.apply.statements import insert, read_image
+from replicate.region.sqlite.bookkeeping import OWN_STATEMENT, read_writers
+from replicate.region.sqlite.mergeable import column_groups, unique_together
 from replicate.region.sqlite.row_stamps import RowStamps, key_of, note_losses, pack_merged, read_absorbed
 from replicate.region.sqlite.sql.names import quote
-from replicate.region.sqlite.wide import read_row
 
 _INSERT: Final = int(Op.INSERT)
 _UPDATE: Final = int(Op.UPDATE)
@@ -61,7 +61,7 @@ class RowMerger:
         self._connection = connection
         self._rows = rows
         self._stamps = RowStamps(connection)
-        self._groups: dict[int, tuple[Groups, frozenset[int]]] = {}
+        self._groups: dict[int, tuple[Groups, frozenset[int], frozenset[int]]] = {}
         self._uniques: dict[int, frozenset[int]] = {}
         self.lost: list[Merged] = []
         """What was lost since `begin`."""
@@ -148,7 +148,9 @@ class RowMerger:
 
     def _unseen(self, piece: _RowPiece, told: Mapping[int, int], writer: int) -> frozenset[Stamp]:
         row = self._stamps.get(*piece.name)
-        return frozenset() if row is None else unseen_of(row.all_stamps(), told, writer)
+        if row is None:
+            return frozenset()
+        return unseen_of(row.all_stamps(with_all_added=piece.op == _DELETE), told, writer)
 
     def _fits(self, changes: Sequence[Any], pieces: Sequence[_RowPiece]) -> bool:
         """Make changes as they are; False, and nothing is made, where another row has a unique value that one wants."""
@@ -198,8 +200,10 @@ class RowMerger:
             if op == _DELETE and is_shared(table_id):
                 key = key_of(values[ordinal] for ordinal in self._definition(table_id).key)
                 row = self._stamps.get(table_id, key)
-                if row is not None and not row.is_there:
-                    self._stamps.put(table_id, key, Row(tuple(values), False, row.life, row.stamps))
+                if row is not None and not row.is_there and row.values is not None:
+                    pairs = zip(self._grouped(table_id)[0], values, row.values, strict=True)
+                    image = tuple(known if group < 0 else value for group, value, known in pairs)
+                    self._stamps.put(table_id, key, replace(row, values=image))
 
     def losses(self, seqno: int) -> list[bytes]:
         """What was lost in a transaction since `begin`, as it is kept."""
@@ -239,13 +243,15 @@ class RowMerger:
     def _definition(self, table_id: int) -> TableDefinition:
         return self._rows.definitions[table_id]
 
-    def _grouped(self, table_id: int) -> tuple[Groups, frozenset[int]]:
+    def _grouped(self, table_id: int) -> tuple[Groups, frozenset[int], frozenset[int]]:
+        """Of a table: the groups of its columns, each of them once, and those that are sums."""
         known = self._groups.get(table_id)
         if known is None:
-            definition = self._definition(table_id)
-            by_row = read_writers(self._connection).is_by_row(definition.partition)
-            groups = column_groups(self._connection, definition, by_row=by_row)
-            known = self._groups[table_id] = groups, frozenset(groups)
+            definition, writers = self._definition(table_id), read_writers(self._connection)
+            by_row, sums = writers.is_by_row(definition.partition), writers.sums(definition.partition, definition.table)
+            groups = column_groups(self._connection, definition, by_row=by_row, sums=sums)
+            every = frozenset(groups)
+            known = self._groups[table_id] = groups, every, frozenset(group for group in every if group < 0)
         return known
 
     def _pieces(self, op: int, table_id: int, argument: Any, values: Sequence[Any]) -> list[_RowPiece]:
@@ -272,50 +278,44 @@ class RowMerger:
         ]
 
     def _changed(self, piece: _RowPiece) -> RowChanged:
-        groups, every = self._grouped(piece.table_id)
-        image = piece.before if piece.after is None else piece.after
-        assert image is not None
+        groups, every, sums = self._grouped(piece.table_id)
+        if piece.after is None:
+            assert piece.before is not None
+            return RowChanged(_DELETE, piece.before, sums)
         if piece.op == _INSERT:
-            return RowChanged(_INSERT, image, every)
-        return RowChanged(piece.op, image, frozenset(groups[ordinal] for ordinal in piece.changed))
+            return RowChanged(_INSERT, piece.after, every)
+        return RowChanged(_UPDATE, piece.after, frozenset(groups[ordinal] for ordinal in piece.changed), piece.before)
 
     def _fold(self, piece: _RowPiece, row: Row, stamp: Stamp) -> None:
         """Stamp a row as a change did it that fits what was there."""
         if piece.op == _DELETE:
-            row = Row(piece.before, row.is_there, row.life, row.stamps)
+            row = replace(row, values=piece.before)
         after = merged(row, self._changed(piece), stamp, self._grouped(piece.table_id)[0])
         self._stamps.put(*piece.name, after)
 
     def _unique(self, table_id: int) -> frozenset[int]:
-        """Ordinals of the values that no two rows of a table have alike, but for the key's."""
+        """Ordinals of the values that decide what no two rows of a table have alike, but for the key's."""
         known = self._uniques.get(table_id)
         if known is None:
             definition = self._definition(table_id)
-            found = unique_ordinals(self._connection, definition)
-            every = frozenset(range(definition.image_length)) if found is None else found
+            every = frozenset[int]().union(*unique_together(self._connection, definition))
             known = self._uniques[table_id] = every - frozenset(definition.key)
         return known
 
-    def _rival(self, table_id: int, key: Image, wanted: Image) -> Image | None:
-        """Another row that has a unique value of `wanted`, by the collation of its index."""
+    def _rival(self, table_id: int, wanted: Image) -> Image | None:
+        """Another row that has a unique value of `wanted`, which is not in the table. SQLite finds it by whatever the
+        index says: it tries to insert, and says which row it would change instead."""
         definition = self._definition(table_id)
-        at = {column.name: ordinal for ordinal, column in enumerate(definition.columns)}
-        indexes = "SELECT name FROM pragma_index_list(?1, 'main') WHERE \"unique\" AND origin <> 'pk'"
-        found_indexes: list[Any] = self._connection.execute(indexes, (definition.table,)).fetchall()
-        for (index,) in found_indexes:
-            columns = "SELECT name, coll FROM pragma_index_xinfo(?1, 'main') WHERE key ORDER BY seqno"
-            terms, values = [], []
-            named: list[Any] = self._connection.execute(columns, (index,)).fetchall()
-            for name, collation in named:
-                terms.append(f"{quote(name)} COLLATE {quote(collation)} = ?")
-                values.append(wanted[at[name]])
-            others = " OR ".join(f"{quote(definition.columns[one].name)} IS NOT ?" for one in definition.key)
-            names = [quote(column.name) for column in definition.columns]
-            source = f"FROM main.{quote(definition.table)} WHERE {' AND '.join(terms)} AND ({others})"
-            found = read_row(self._connection, names, source, (*values, *key))
-            if found is not None:
-                return found
-        return None
+        names = [quote(definition.columns[ordinal].name) for ordinal in definition.key]
+        told = f"ON CONFLICT DO UPDATE SET {names[0]} = {names[0]} RETURNING {', '.join(names)}"
+        self._connection.execute("SAVEPOINT rival")
+        try:
+            text = f"{insert(definition, '')} {told}"
+            found: list[Any] = self._connection.execute(text, wanted, prepare_flags=OWN_STATEMENT).fetchall()
+        finally:
+            self._connection.execute("ROLLBACK TO rival")
+            self._connection.execute("RELEASE rival")
+        return self._read(table_id, found[0])
 
     def _read(self, table_id: int, key: Image) -> Image | None:
         definition = self._definition(table_id)
@@ -376,8 +376,7 @@ class _Merge:
             if row is not None and row.is_there != (here is not None):
                 raise self._unfit(name)
             known = row or Row(None, here is not None)
-            known = Row(known.values if here is None else here, known.is_there, known.life, known.stamps)
-            self._rows[name] = known
+            known = self._rows[name] = known if here is None else replace(known, values=here)
         return known
 
     def _fold(self, piece: _RowPiece, unseen: frozenset[Stamp]) -> None:
@@ -406,7 +405,7 @@ class _Merge:
             try:
                 self._change([_INSERT, table_id, 0, list(wanted)])
             except ConflictError as error:
-                rival = merger._rival(table_id, self._keys[name], wanted) if wants_unique(error) else None
+                rival = merger._rival(table_id, wanted) if wants_unique(error) else None
                 if rival is None:
                     raise
                 key = tuple(rival[at] for at in merger._definition(table_id).key)
@@ -428,7 +427,8 @@ class _Merge:
         assert row.values is not None
         ordinals = tuple(sorted(self._merger._unique(name[0])))
         told = Lost("unique", self._held_since(winner), self._held_since(name), row.values, ordinals)
-        self._rows[name] = Row(row.values, False, self._removing, row.stamps)
+        gone = RowChanged(_DELETE, row.values, self._merger._grouped(name[0])[2])
+        self._rows[name] = merged(row, gone, self._removing, self._merger._grouped(name[0])[0])
         self._merger.removed += [_DELETE, name[0], 0, list(row.values)]
         self._note(name, told, self._keys[winner])
 

@@ -126,6 +126,15 @@ def test_values_that_are_swapped_within_a_transaction_are_nobodys_rivals(site: S
     assert site.all_rows() == [("k", "w", "newest"), ("l", "u", 0)]
 
 
+def test_a_table_may_say_that_a_row_in_the_way_is_replaced(site: Site) -> None:
+    """What an INSERT of the application would do is not done: who has had the value longer keeps it."""
+    site.connection.execute("DROP TABLE t")
+    site.connection.execute("CREATE TABLE t (id TEXT PRIMARY KEY, u UNIQUE ON CONFLICT REPLACE, v) WITHOUT ROWID")
+    site.connection.execute("INSERT INTO t VALUES ('k', 'u', 'v')")
+    assert site.take(Stamp(20, B, 1), site.insert("l", "u", "w")) == []
+    assert site.all_rows() == [("k", "u", "v")]
+
+
 def test_a_row_that_everybody_has_gives_way_to_nobody(site: Site) -> None:
     site.merger.finish(1)
     assert site.merger.purge({A: 1}) == 0

@@ -1,0 +1,212 @@
+"""Suppliers that are a region in memory each, with what one keeps of rows' stamps; the test carries their transactions.
+
+Guarantees: what is taken is a prefix of a journal, each transaction once; what nobody has written beside is applied as
+it is, all else is merged, as an Update Process does it. Quick: a world of forty transactions takes some hundredths of
+a second.
+Leaves to others: frames, journals, the real processes (harness/suppliers.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+
+from replicate.model.registers import Stamp
+from replicate.model.seen import merged_told, stable
+from replicate.model.transaction import Op, changed_of, mask_of
+from replicate.region.protocol import Absorbed
+from replicate.region.sqlite.apply.merge import RowMerger
+from replicate.region.sqlite.apply.rows import RowApplier
+from replicate.region.sqlite.bookkeeping import make_tables, write_writer
+from replicate.region.sqlite.mergeable import column_groups
+from replicate.region.sqlite.row_stamps import make_stamp_tables
+from replicate.region.sqlite.schema import read_definition, record_definitions
+
+Values = tuple[Any, ...]
+
+
+@dataclass
+class Sent:
+    """A transaction as its writer made it."""
+
+    stamp: Stamp
+    told: dict[int, int]
+    changes: list[Any]
+
+
+class Site:
+    """A supplier with the table t, whose first column is its key, and its journal in the order of arrival. `sums`:
+    columns of t that are sums. `skew`: of its clock. `removed`: rows that gave way here; `lost`: those that are kept
+    as such."""
+
+    def __init__(self, origin: int, schema: Sequence[str], skew: int, sums: Sequence[str] = ()) -> None:
+        self.origin, self._skew, self._csn = origin, skew, 0
+        self.connection = apsw.Connection(":memory:")
+        self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+        make_tables(self.connection)
+        make_stamp_tables(self.connection, begins_at=1)
+        for statement in schema:
+            self.connection.execute(statement)
+        record_definitions(self.connection, region="main")
+        write_writer(self.connection, 1, ["written", b"2" * 16], 1)
+        told = ["shared", b"1" * 16, 1, False, [name for column in sums for name in ("t", column)]]
+        write_writer(self.connection, 1, told, 1)
+        self.sums = tuple(sums)
+        self.definition = read_definition(self.connection, "t", region="main")
+        self._rows = RowApplier(self.connection, {self.definition.table_id: self.definition}, region="main")
+        self.merger = RowMerger(self.connection, self._rows)
+        self.merger.begin()
+        self.journal: list[Sent] = []
+        self.here: dict[int, int] = {}
+        self.told: dict[int, dict[int, int]] = {}
+        self.removed: list[Values] = []
+        self.lost: list[Values] = []
+        self._waiting: list[Absorbed] = []
+
+    def table(self) -> dict[str, Values]:
+        """Its rows by their keys, but for generated columns."""
+        names = ", ".join(column.name for column in self.definition.columns)
+        return {row[0]: row for row in self.connection.execute(f"SELECT {names} FROM t")}
+
+    def _append(self, sent: Sent) -> None:
+        self.journal.append(sent)
+        self.here[sent.stamp.origin] = sent.stamp.origin_seqno
+        self.told[sent.stamp.origin] = merged_told(self.told.get(sent.stamp.origin, {}), sent.told)
+
+    def _seen(self) -> dict[int, int]:
+        return {origin: last for origin, last in self.here.items() if origin != self.origin}
+
+    def write(self, statement: str, now: int) -> None:
+        """A transaction of that statement, if it changes anything."""
+        before = self.table()
+        self.connection.execute(statement)
+        after = self.table()
+        gone = [[int(Op.DELETE), self.definition.table_id, 0, list(before[key])] for key in before.keys() - after]
+        put = [_put(self.definition.table_id, before.get(key), row) for key, row in after.items()]
+        changes = [element for change in (*gone, *filter(None, put)) for element in change]
+        if changes:
+            self._csn = max(self._csn + 1, now + self._skew)
+            stamp = Stamp(self._csn, self.origin, self.here.get(self.origin, 0) + 1)
+            self._append(Sent(stamp, self._seen(), changes))
+            self._waiting.append(Absorbed(changes, changes, stamp, False))
+
+    def take(self, sent: Sent, members: int, *, forgets: bool = False, is_killed: bool = False) -> None:
+        """A transaction of another site comes; so many sites there are. `forgets`: stamps that nobody needs go.
+        `is_killed`: behind its append, so that the rows are made by redo, and stamps by what the journal says."""
+        stamp = sent.stamp
+        self._csn = max(self._csn, stamp.csn)
+        told = merged_told(self.told.get(stamp.origin, {}), sent.told)
+        if all(told.get(origin, 0) >= last for origin, last in self.here.items() if origin != stamp.origin):
+            self._rows.apply_all(sent.changes)  # as it is: nobody has written beside it
+            self._waiting.append(Absorbed(sent.changes, sent.changes, stamp, False))
+            self._append(sent)
+            return
+        waiting = list(self._waiting)
+        self.merger.absorb(self._waiting, lambda _table: True)
+        self._waiting.clear()
+        removing = Stamp(self._csn + 1, self.origin, self.here.get(self.origin, 0) + 1)
+        done = self.merger.take(sent.changes, stamp, told, lambda _table: True, removing)
+        waiting.append(Absorbed(sent.changes, sent.changes if done is None else done, stamp, False))
+        self._append(sent)
+        if removed := list(self.merger.removed):
+            self._csn = removing.csn
+            self._append(Sent(removing, self._seen(), removed))
+            self.removed += [tuple(values) for values in removed[3::4]]
+            waiting.append(Absorbed(removed, [], removing, False))
+        self.lost += [one.lost.values for one in self.merger.lost if one.lost.what == "unique"]
+        if is_killed:
+            self._waiting = waiting
+        else:
+            self.merger.finish(len(self.journal))
+        if forgets and not is_killed:
+            everybody = {bytes([origin]): [origin] for origin in range(1, members + 1)}
+            self.merger.purge(stable(everybody, self.told, self.here, bytes([self.origin])))
+        self.merger.begin()
+
+
+def _put(table_id: int, before: Values | None, after: Values) -> list[Any]:
+    if before is None:
+        return [int(Op.INSERT), table_id, 0, list(after)]
+    changed = [at for at in range(len(after)) if before[at] != after[at]]
+    return (
+        [int(Op.UPDATE), table_id, mask_of(changed, len(after)), [*(after[at] for at in changed), *before]]
+        if changed
+        else []
+    )
+
+
+def world(
+    rng: random.Random,
+    sites: Sequence[Site],
+    statement: Callable[[random.Random], str],
+    *,
+    steps: int = 40,
+    taken: Callable[[Site, list[Values]], None] = lambda _site, _removed: None,
+) -> None:
+    """The sites write and send at random, and come to rest. `taken`: is told which rows gave way, after each
+    transaction that a site has taken."""
+    ways = [(one, other) for one in sites for other in sites if one is not other]
+    forgets = rng.random() < 0.5
+    for now in range(1, steps):
+        if rng.random() < 0.6:
+            rng.choice(sites).write(statement(rng), now)
+        else:
+            killed = rng.random() < 0.2
+            _carry(*rng.choice(ways), len(sites), rng.randint(1, 4), taken, forgets=forgets, is_killed=killed)
+    while len({tuple(sorted(site.here.items())) for site in sites}) > 1:
+        for way in ways:
+            _carry(*way, len(sites), 10_000, taken, forgets=forgets)
+
+
+def _carry(
+    start: Site,
+    end: Site,
+    members: int,
+    most: int,
+    taken: Callable[[Site, list[Values]], None],
+    *,
+    forgets: bool,
+    is_killed: bool = False,
+) -> None:
+    lacking = [sent for sent in start.journal if sent.stamp.origin_seqno > end.here.get(sent.stamp.origin, 0)]
+    for sent in lacking[:most]:
+        before = len(end.removed)
+        end.take(sent, members, forgets=forgets, is_killed=is_killed)
+        taken(end, end.removed[before:])
+
+
+def folded(site: Site) -> dict[str, Values]:
+    """What all transactions come to, one after the other by their stamps, whoever had seen what."""
+    groups = column_groups(site.connection, site.definition, by_row=False, sums=site.sums)
+    values, there = dict[str, list[Any]](), set[str]()
+    for sent in sorted(site.journal, key=lambda one: one.stamp):
+        for op, argument, images in _each(sent.changes):
+            if op == Op.DELETE:
+                there.discard(images[0])
+                row = values.setdefault(images[0], list(images))
+                values[images[0]] = [0 if group < 0 else value for group, value in zip(groups, row, strict=True)]
+                continue
+            changed = changed_of(argument) if op == Op.UPDATE else tuple(range(len(images)))
+            before = images[len(changed) :] if op == Op.UPDATE else [0] * len(images)
+            after = list(before)
+            for ordinal, value in zip(changed, images, strict=False):
+                after[ordinal] = value
+            nothing = [0 if group < 0 else value for group, value in zip(groups, after, strict=True)]
+            row, written = values.setdefault(after[0], nothing), {groups[ordinal] for ordinal in changed}
+            for at, group in enumerate(groups):
+                if group not in written:
+                    continue
+                if group >= 0 or type(after[at]) is not int or type(before[at]) is not int:
+                    row[at] = after[at]
+                elif type(row[at]) is int:
+                    row[at] = (row[at] + after[at] - before[at] + 2**63) % 2**64 - 2**63
+            there.add(after[0])
+    return {key: tuple(values[key]) for key in there}
+
+
+def _each(changes: list[Any]) -> Iterator[tuple[int, Any, list[Any]]]:
+    return ((changes[at], changes[at + 2], changes[at + 3]) for at in range(0, len(changes), 4))
