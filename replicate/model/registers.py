@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -79,12 +79,19 @@ class Row:
 
     def all_stamps(self, *, with_all_added: bool = False) -> Iterable[Stamp]:
         """Each of them, some perhaps more than once; of what an origin has added to a sum the last one, or all."""
-        yield self.life
-        yield from self.stamps.values()
-        for by_origin in self.sums.values():
-            for origin, added in by_origin.items():
-                for one in added if with_all_added else added[-1:]:
-                    yield Stamp(one.csn, origin, one.origin_seqno)
+        if not self.sums:
+            return (self.life, *self.stamps.values())
+        kept = (one for by_origin in self.sums.values() for one in by_origin.items())
+        added = (
+            Stamp(one.csn, origin, one.origin_seqno)
+            for origin, some in kept
+            for one in (some if with_all_added else some[-1:])
+        )
+        return (self.life, *self.stamps.values(), *added)
+
+    def showing(self, values: Image | None) -> Row:
+        """The same with those values."""
+        return Row(values, self.is_there, self.life, self.stamps, self.sums)
 
     def without(self, stable: Mapping[int, int]) -> Row:
         """The same without what was added by transactions that everybody has (origin -> the last one): all that anybody
@@ -94,7 +101,7 @@ class Row:
             for origin, added in by_origin.items():
                 if kept := tuple(one for one in added if one.origin_seqno > stable.get(origin, 0)):
                     sums.setdefault(group, {})[origin] = kept
-        return replace(self, sums=sums)
+        return Row(self.values, self.is_there, self.life, self.stamps, sums)
 
 
 class RowChanged(NamedTuple):
@@ -114,7 +121,7 @@ def merged(row: Row, change: RowChanged, stamp: Stamp, groups: Groups) -> Row:
         return _summed(row, change, stamp, groups)
     values, stamps = row.values, row.stamps
     if values is None and not stamps and change.op == Op.INSERT and row.life == NEVER:
-        return Row(change.values, True, stamp, dict.fromkeys(change.groups, stamp))
+        return Row(change.values, True, stamp, dict.fromkeys(change.groups, stamp), row.sums)
     written = [group for group in change.groups if stamp >= stamps.get(group, NEVER)]
     if change.op != Op.DELETE and written:
         if values is None or len(written) == len(frozenset(groups)):
@@ -314,7 +321,7 @@ def pack_row(row: Row, writer: Stamp | None) -> bytes:
     transaction has stamped all of it, the groups stand as bytes. Behind them what was added to sums, where anything
     was. `writer`: as `Row.writer` says."""
     groups: bytes | list[int]
-    if writer is not None and not row.sums and all(0 <= group < 256 for group in row.stamps):
+    if writer is not None and not row.sums and 0 <= min(row.stamps, default=0) <= max(row.stamps, default=0) < 256:
         groups = bytes(row.stamps)
     else:
         groups = [number for group, stamp in row.stamps.items() for number in (group, *stamp)]
@@ -335,7 +342,7 @@ def unpack_row(packed: bytes) -> Row:
         is_there, csn, origin, origin_seqno, flat, values, *rest = msgpack.unpackb(packed, use_list=False)
         life = Stamp(csn, origin, origin_seqno)
         if type(flat) is bytes:
-            return Row(values, is_there, life, dict.fromkeys(flat, life))
+            return Row(values, is_there, life, dict.fromkeys(flat, life), {})
         stamps = {flat[at]: Stamp(*flat[at + 1 : at + 4]) for at in range(0, len(flat), 4)}
         sums: dict[int, dict[int, tuple[Added, ...]]] = {}
         for group, of, numbers in rest[0] if rest else ():

@@ -9,7 +9,6 @@ Leaves to others: transactions, who may write, the journal (update_process/mergi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import apsw
@@ -203,7 +202,7 @@ class RowMerger:
                 if row is not None and not row.is_there and row.values is not None:
                     pairs = zip(self._grouped(table_id)[0], values, row.values, strict=True)
                     image = tuple(known if group < 0 else value for group, value, known in pairs)
-                    self._stamps.put(table_id, key, replace(row, values=image))
+                    self._stamps.put(table_id, key, row.showing(image))
 
     def losses(self, seqno: int) -> list[bytes]:
         """What was lost in a transaction since `begin`, as it is kept."""
@@ -289,7 +288,7 @@ class RowMerger:
     def _fold(self, piece: _RowPiece, row: Row, stamp: Stamp) -> None:
         """Stamp a row as a change did it that fits what was there."""
         if piece.op == _DELETE:
-            row = replace(row, values=piece.before)
+            row = row.showing(piece.before)
         after = merged(row, self._changed(piece), stamp, self._grouped(piece.table_id)[0])
         self._stamps.put(*piece.name, after)
 
@@ -376,7 +375,7 @@ class _Merge:
             if row is not None and row.is_there != (here is not None):
                 raise self._unfit(name)
             known = row or Row(None, here is not None)
-            known = self._rows[name] = known if here is None else replace(known, values=here)
+            known = self._rows[name] = known if here is None else known.showing(here)
         return known
 
     def _fold(self, piece: _RowPiece, unseen: frozenset[Stamp]) -> None:
