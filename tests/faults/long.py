@@ -37,6 +37,8 @@ from tests.harness.machine_tools import can_make, can_trace
 PATH: Final = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 ROUNDS_AN_HOUR: Final = 560
 """Of the kill campaign, at least, however slow the machine."""
+WORLDS_AN_HOUR: Final = 5000
+"""Of suppliers, in memory, at least."""
 GRACE_S: Final = 240.0
 """What a part may take beyond twice its time, for what it has begun; then it is killed."""
 INTERRUPTED_S: Final = 60.0
@@ -56,15 +58,17 @@ class Part:
 
 def parts(hours: float) -> tuple[list[Part], list[str]]:
     """What this machine can run, and what is left out and why."""
-    found = [Part(("tests.faults.campaign", "--rounds", str(int(ROUNDS_AN_HOUR * hours))), 0.20)]
-    found += [Part(("tests.faults.soak",), 0.06), Part(("tests.faults.injections",), 0.13)]
-    found += [Part(("tests.faults.roles",), 0.08), Part(("tests.faults.role_errors",), 0.04)]
+    found = [Part(("tests.faults.campaign", "--rounds", str(int(ROUNDS_AN_HOUR * hours))), 0.17)]
+    found += [Part(("tests.faults.soak",), 0.06), Part(("tests.faults.injections",), 0.11)]
+    found += [Part(("tests.faults.roles",), 0.06), Part(("tests.faults.role_errors",), 0.04)]
     found += [Part(("tests.faults.damage",), 0.06), Part(("tests.faults.io_errors",), 0.03)]
     found += [Part(("tests.faults.io_servers",), 0.08), Part(("tests.faults.simulated",), 0.03)]
     found += [Part(("tests.faults.torn_words",), 0.01), Part(("tests.faults.pool_storm",), 0.02)]
+    found += [Part(("tests.faults.suppliers",), 0.08)]
+    found += [Part(("tests.faults.supplier_worlds", "--worlds", str(int(WORLDS_AN_HOUR * hours))), 0.05)]
     left_out = []
     if can_trace():
-        found.append(Part(("tests.faults.crash_states",), 0.14))
+        found.append(Part(("tests.faults.crash_states",), 0.11))
     else:
         left_out.append("crash states (no strace)")
     kinds = [kind for kind in ("ext4", "xfs") if can_make(kind)]
@@ -72,7 +76,7 @@ def parts(hours: float) -> tuple[list[Part], list[str]]:
     if os.geteuid() != 0 or not os.path.exists("/dev/loop-control"):
         left_out += [f"power loss on {kind} (not root, or no loop devices)" for kind in kinds]
         kinds = []
-    found = [Part(("tests.faults.power", "--filesystem", kind), 0.12 / len(kinds)) for kind in kinds] + found
+    found = [Part(("tests.faults.power", "--filesystem", kind), 0.09 / len(kinds)) for kind in kinds] + found
     found.insert(0, Part(("tests.faults.plants",), 0.0))
     missing = [one for one in found if importlib.util.find_spec(one.arguments[0]) is None]
     assert not missing, missing

@@ -127,6 +127,16 @@ PLANTS: Final[dict[str, Plant]] = {
         ),
         ("tests.faults.io_errors", "--calls", "fdatasync", "--errors", "EIO"),
     ),
+    "a lost value is not kept": Plant(
+        "replicate/region/sqlite/apply/merge.py",
+        (("            note_losses(self._connection, one.seqno, [pack_merged(one)])\n", "            pass\n"),),
+        ("tests.faults.suppliers", "--rounds", "2", "--seed", "3"),
+    ),
+    "stamps forgotten by one's own vector": Plant(
+        "replicate/model/seen.py",
+        (("{origin: min([last, *(row.get(origin, 0) for row in rows)])", "{origin: last"),),
+        ("tests.faults.supplier_worlds", "--worlds", "50"),
+    ),
     "pool not repaired behind a killed writer": Plant(
         "replicate/door/door.py",
         (("            if words[word.INTENT_SEQNO]:\n                self._mend()\n", ""),),

@@ -39,6 +39,8 @@ ALL_ZERO: Final = (
     "rolled back and in no lost file", "in a lost file and not rolled back",
     "role changes that lost a transaction", "role changes that doubled a transaction", "lost files without an end",
     "two primaries that agreed",
+    "suppliers: acknowledged and lost", "suppliers: diverged", "suppliers: conflicts not recorded",
+    "suppliers: stopped by name", "suppliers: not level", "suppliers: unexpected ends", "supplier worlds gone wrong",
     "violations", "accepted wrongly", "silently shortened", "unnamed errors",
     "torn words", "pool readers or writers failed", "damaged pool records", "pool storms not finished",
     "noticed too late", "memory grows", "descriptors leaked", "disk grows", "not converged", "unexpected ends",
@@ -144,6 +146,19 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
     ("rounds of roles", _below("role rounds: ")),
     ("killed in a change of roles", _below("killed in a role change: ")),
     ("rolled back / in lost files", _sum("rolled back", "in lost files")),
+    (
+        "suppliers: episodes / acknowledged / judged by journals / by the tables alone",
+        _sum(
+            "supplier episodes",
+            "suppliers: acknowledged",
+            "suppliers: transactions judged",
+            "suppliers: judged by the tables alone",
+        ),
+    ),
+    ("suppliers: values lost in merges / kept", _sum("suppliers: values lost in merges", "suppliers: conflicts kept")),
+    ("rounds of suppliers", _below("supplier rounds: ")),
+    ("worlds of suppliers in memory and in databases", _sum("supplier worlds")),
+    ("worlds of suppliers by kind", _below("supplier worlds: ")),
     (
         "crash states enumerated / told apart and judged / violations",
         _sum("crash states enumerated", "crash states", f"{BY_PART}crash_states"),

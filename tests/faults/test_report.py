@@ -6,7 +6,20 @@ from collections import Counter
 
 import pytest
 
-from tests.faults import campaign, crash_states, injections, long, part, places, pool_storm, power, report, soak
+from tests.faults import (
+    campaign,
+    crash_states,
+    injections,
+    long,
+    part,
+    places,
+    pool_storm,
+    power,
+    report,
+    soak,
+    supplier_worlds,
+    suppliers,
+)
 from tests.faults.damage import DAMAGE_ZERO
 
 NAMED = (
@@ -18,6 +31,8 @@ NAMED = (
     "mutations tried / detected",
     "accepted wrongly", "silently shortened", "recovery ms", "time to notice ms", "by kind of death", "time to recover",
     "peak memory", "peak descriptors", "peak disk", "did not converge", "planted bugs found",
+    "suppliers: acknowledged and lost", "suppliers: diverged", "suppliers: conflicts not recorded",
+    "suppliers: stopped by name", "worlds of suppliers",
 )  # fmt: skip
 
 
@@ -56,8 +71,10 @@ def test_figures_of_parts_are_added_and_the_largest_of_most_counts() -> None:
         soak.SOAK_ZERO,
         DAMAGE_ZERO,
         pool_storm.STORM_ZERO,
+        suppliers.SUPPLIERS_ZERO,
+        (supplier_worlds.WRONG,),
     ],
-    ids=["campaign", "power", "injections", "soak", "damage", "pool storm"],
+    ids=["campaign", "power", "injections", "soak", "damage", "pool storm", "suppliers", "worlds of suppliers"],
 )
 def test_what_must_be_zero_in_a_part_must_be_in_all(zero: tuple[str, ...]) -> None:
     assert set(zero) <= set(report.ALL_ZERO)

@@ -14,9 +14,9 @@ import pytest
 import replicate
 from replicate.errors import ConfigurationError, PacketGapError, ReplicateError
 from tests.harness.ports import free_port
+from tests.harness.supplier_street import AT_ONCE, NAMES, SCHEMA, SETTINGS, WRITER, SupplierStreet
 from tests.harness.waiting import wait_until
 from tests.replicate.cli.test_partition import said
-from tests.system.test_suppliers import AT_ONCE, NAMES, SETTINGS, SHARED, WRITER, SupplierStreet, findings, stop_site
 
 SITES = ("shop", "depot", "island")
 
@@ -227,14 +227,60 @@ class WithoutLine(SupplierStreet):
         self.on(self.by[target], "packet", "import", self.stick, "--remove")
 
 
-@pytest.fixture
-def street(tmp_path: Path) -> Iterator[WithoutLine]:
-    schema = "".join(f"CREATE TABLE t{name} (id INTEGER PRIMARY KEY, v);" for name in NAMES) + SHARED
-    made = WithoutLine(tmp_path, settings=SETTINGS, schema=schema)
+@pytest.fixture(scope="module")
+def street(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithoutLine]:
+    """One for both tests: once partitions are shared, each import has its site tell the others something more."""
+    made = WithoutLine(tmp_path_factory.mktemp("street"), settings=SETTINGS, schema=SCHEMA)
     try:
         yield made.build()
     finally:
         made.close()
+
+
+@pytest.mark.slow
+def test_one_that_is_turned_back_waits_for_the_line_and_for_packets(street: WithoutLine) -> None:
+    """The line alone does not end it: the third site may have what only that one has."""
+    site = street.by["b"]
+
+    def level() -> bool:
+        street.carry("b", "c")
+        return street.vector("a") == street.vector("b") == street.vector("c")
+
+    def files(source: Path, target: Path) -> None:
+        for one in ("journal", "regions", "consumers"):
+            shutil.rmtree(target / one, ignore_errors=True)
+            shutil.copytree(source / one, target / one)
+
+    street.stop_site("b")
+    files(site, street.directory / "snapshot")
+    street.start_site("b")
+    street.finish([street.python(WRITER, str(site), "tb", "20")])
+    wait_until(level, what="all have everything")
+    street.stop_site("b")
+    for one in ("journal", "regions", "consumers"):
+        for file in (site / one).iterdir():
+            file.unlink()
+        for file in (street.directory / "snapshot" / one).iterdir():
+            shutil.copy2(file, site / one / file.name)
+    for pool in Path(street.environment["REPLICATE_SHM_DIR"]).iterdir():
+        if str(site) in pool.read_bytes()[4096:8192].decode("utf-8", "replace"):
+            pool.unlink()  # its machine has booted
+    street.start_site("b")
+    wait_until(lambda: street.vector("a") == street.vector("b"), what="the line has brought back what a has")
+
+    def awaits() -> str:
+        status = json.loads(street.on(site, "--json", "status", check=False).stdout)
+        return next((one["text"] for one in status["findings"] if one["code"] == "RESTORING"), "")
+
+    wait_until(lambda: awaits().endswith("waiting for c"), what="it waits for c alone")
+    street.on(site, "packet", "export", "--to", "c", "--receipt", "--outbox", street.stick)
+    street.on(street.by["c"], "packet", "import", street.stick, "--remove")
+    street.on(street.by["c"], "packet", "export", "--to", "b", "--receipt", "--outbox", street.stick)
+    street.on(site, "packet", "import", street.stick, "--remove")
+    wait_until(lambda: not awaits(), what="it takes writes again")
+    street.finish([street.python(WRITER, str(site), "tb", "5")])
+    wait_until(level, what="all have everything")
+    assert len(street.rows("c")["tb"]) == 25
 
 
 @pytest.mark.slow
@@ -263,55 +309,9 @@ def test_a_line_between_two_and_packets_to_the_third_while_all_write(street: Wit
     assert street.rows("a")["shared"]
     again = [street.daemon(street.by[name], one)["pid"] for name in ("a", "b") for one in ("receiver", "update")]
     assert again == pids
-    assert "RESTORING" not in findings(street, "c")
+    assert "RESTORING" not in street.findings("c")
     for name in NAMES:
         street.on(street.by[name], "journal", "verify")
-
-
-@pytest.mark.slow
-def test_one_that_is_turned_back_waits_for_the_line_and_for_packets(street: WithoutLine) -> None:
-    """The line alone does not end it: the third site may have what only that one has."""
-    site = street.by["b"]
-
-    def level() -> bool:
-        street.carry("b", "c")
-        return street.vector("a") == street.vector("b") == street.vector("c")
-
-    def files(source: Path, target: Path) -> None:
-        for one in ("journal", "regions", "consumers"):
-            shutil.rmtree(target / one, ignore_errors=True)
-            shutil.copytree(source / one, target / one)
-
-    stop_site(street, "b")
-    files(site, street.directory / "snapshot")
-    street.start_site("b")
-    street.finish([street.python(WRITER, str(site), "tb", "20")])
-    wait_until(level, what="all have everything")
-    stop_site(street, "b")
-    for one in ("journal", "regions", "consumers"):
-        for file in (site / one).iterdir():
-            file.unlink()
-        for file in (street.directory / "snapshot" / one).iterdir():
-            shutil.copy2(file, site / one / file.name)
-    for pool in Path(street.environment["REPLICATE_SHM_DIR"]).iterdir():
-        if str(site) in pool.read_bytes()[4096:8192].decode("utf-8", "replace"):
-            pool.unlink()  # its machine has booted
-    street.start_site("b")
-    wait_until(lambda: street.vector("a") == street.vector("b"), what="the line has brought back what a has")
-
-    def awaits() -> str:
-        status = json.loads(street.on(site, "--json", "status", check=False).stdout)
-        return next((one["text"] for one in status["findings"] if one["code"] == "RESTORING"), "")
-
-    wait_until(lambda: awaits().endswith("waiting for c"), what="it waits for c alone")
-    street.on(site, "packet", "export", "--to", "c", "--receipt", "--outbox", street.stick)
-    street.on(street.by["c"], "packet", "import", street.stick, "--remove")
-    street.on(street.by["c"], "packet", "export", "--to", "b", "--receipt", "--outbox", street.stick)
-    street.on(site, "packet", "import", street.stick, "--remove")
-    wait_until(lambda: not awaits(), what="it takes writes again")
-    street.finish([street.python(WRITER, str(site), "tb", "5")])
-    wait_until(level, what="all have everything")
-    assert len(street.rows("c")["tb"]) == 25
 
 
 def _shared(street: WithoutLine, name: str) -> list[str]:

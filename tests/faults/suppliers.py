@@ -1,0 +1,447 @@
+"""The campaign of suppliers: three sites that all write, round after round of kills, cuts and restorations under load.
+
+    python -m tests.faults.suppliers [--seed N] [--seconds S] [--rounds N]
+
+A round is one of ROUNDS: daemons or writers are killed, hosts are lost and boot, lines are cut, a site is an island
+while all write on, files come back from a backup, or a machine from a snapshot. After each all must come to rest with
+equal vectors and equal tables, and hold all that was acknowledged; after an episode, what the journals hold is judged.
+Guarantees: the same seed chooses the same rounds and victims. What a restored site alone had is written nowhere: its
+writers stand still until others have it.
+Leaves to others: kills at named steps (tests/update_process/test_merging.py), what is judged (supplier_judge.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from replicate.daemon.lock_file import LockFile
+from replicate.instance.instance import Instance
+from tests.faults.part import parser, run_part
+from tests.faults.report import merge
+from tests.faults.supplier_judge import DIVERGED, JUDGED_ZERO, NOT_LEVEL, STOPPED, judge
+from tests.faults.supplier_writer import PROGRAM, SCHEMA, SHARED, Acknowledged, read_told
+from tests.harness.street import state_of
+from tests.harness.supplier_street import MESH, NAMES, STAR, SupplierStreet
+from tests.harness.waiting import wait_until
+
+LEVEL_S: Final = 120.0
+SETTINGS: Final = """
+[journal]
+durability = "{durability}"
+pool_bytes = 1048576
+segment_bytes = {segment_bytes}
+[receiver]
+pool_bytes = 4194304
+heartbeat_period_s = 0.5
+dead_after_s = 2
+[source]
+heartbeat_period_s = 0.5
+dead_after_s = 2
+hard_period_s = 0.1
+soft_period_s = 0.2
+connect_timeout_s = 2
+[update]
+tell_seen_s = 0.5
+"""
+KEEPS: Final = 64 * 1024 * 1024
+PRUNES: Final = 1024 * 1024
+"""Bytes of a segment: so large that a journal keeps all of an episode, or so small that it does not."""
+SUPPLIERS_ZERO: Final = (*JUDGED_ZERO, STOPPED, NOT_LEVEL, "suppliers: unexpected ends", "parts that failed")
+LEAST: Final = ("supplier rounds", "suppliers: acknowledged", "suppliers: values lost in merges")
+ROUNDS_IN_EPISODE: Final = 8
+
+
+class FaultyStreet(SupplierStreet):
+    """Every line leads over a relay; all write two tables."""
+
+    shared = SHARED
+    over_relays = True
+
+
+class NotAtRest(Exception):
+    """An episode cannot go on."""
+
+
+@dataclass
+class Three:
+    """Three suppliers that run, and what was done to them. `load`: transactions of a writer before something happens;
+    `backlog`: of each while one is an island."""
+
+    street: FaultyStreet
+    dice: random.Random
+    load: int = 20
+    backlog: int = 1500
+    level_s: float = LEVEL_S
+    figures: Counter[str] = field(default_factory=Counter)
+    _files: dict[tuple[str, int], Path] = field(default_factory=dict)
+    """By site and writer."""
+    _writers: dict[str, tuple[int, subprocess.Popen[str]]] = field(default_factory=dict)
+    _down: set[tuple[str, str]] = field(default_factory=set)
+    """Daemons that were killed or stopped by us."""
+    _copies: int = 0
+
+    def live(self, name: str) -> None:
+        """One round, until all is at rest. Raises NotAtRest."""
+        ROUNDS[name](self)
+        self.level()
+        self.figures["supplier rounds"] += 1
+        self.figures[f"supplier rounds: {name}"] += 1
+
+    def judge(self) -> None:
+        told = self.told()
+        self.figures["suppliers: acknowledged"] += sum(one.last for one in told.values())
+        judge(self.street, told, self.figures)
+
+    def told(self) -> dict[tuple[str, int], Acknowledged]:
+        """What the writers of each site were told so far."""
+        return {of: read_told(file) for of, file in self._files.items()}
+
+    # Writers.
+
+    def write(self, *names: str, width: int = 20, pause_s: float = 0.001) -> None:
+        """A writer at each of these sites (all), if there is none."""
+        for name in names or NAMES:
+            if name in self._writers:
+                continue
+            number = len(self._files) + 1
+            file = self._files[name, number] = self.street.directory / f"told-{name}-{number}.jsonl"
+            words = (str(self.street.by[name]), name, str(number), str(file), f"{self.dice.random()}")
+            process = self.street.python(PROGRAM, *words, str(width), str(pause_s))
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            self._writers[name] = number, process
+
+    def end(self, *names: str) -> None:
+        """SIGKILL the writers of these sites (of all)."""
+        for name in names or NAMES:
+            if name in self._writers:
+                _, process = self._writers.pop(name)
+                process.kill()
+                _, errors = process.communicate()
+                if process.returncode not in (0, -signal.SIGKILL):
+                    self.figures["suppliers: unexpected ends"] += 1
+                    print(f"the writer of {name}: {process.returncode}: {errors[-3000:]}", flush=True)
+
+    def counted(self, more: int, *names: str) -> None:
+        """Until the writers of these sites (all that write) have that many further transactions, or have ended."""
+        chosen = {name: self._writers[name] for name in names or tuple(self._writers)}
+        lines = {name: _lines(self._files[name, number]) for name, (number, _) in chosen.items()}
+        for name, (number, process) in chosen.items():
+            wait_until(
+                lambda file=self._files[name, number], before=lines[name], process=process: (
+                    _lines(file) >= before + more or process.poll() is not None
+                ),
+                what=f"{name} commits {more}",
+            )
+
+    # Sites.
+
+    def kill(self, name: str, daemon: str) -> None:
+        if LockFile(self.street.by[name], daemon).probe() is not None:
+            self.street.kill(self.street.by[name], daemon)
+        self._down.add((name, daemon))
+
+    def start(self, name: str, daemon: str) -> None:
+        self.street.start_daemon(name, daemon)
+        self._down.discard((name, daemon))
+
+    def lose(self, *names: str) -> None:
+        """These hosts go down, writers and all, and boot: nothing is in shared memory any more."""
+        self.end(*names)
+        for name in names:
+            for daemon in self.street.daemons(name):
+                self.kill(name, daemon)
+            self.street.boot(name)
+
+    def come_up(self, *names: str) -> None:
+        for name in names:
+            self.look_for_stopped(name)
+            self.street.start_site(name)
+            self._down -= {(name, daemon) for daemon in self.street.daemons(name)}
+
+    def look_for_stopped(self, name: str) -> None:
+        """A daemon that has ended by itself is one too many."""
+        for daemon in self.street.daemons(name):
+            site = self.street.by[name]
+            if (name, daemon) not in self._down and LockFile(site, daemon).probe() is None:
+                self.figures[STOPPED] += 1
+                self._down.add((name, daemon))
+                last = [one for one in self.street.log(site, daemon) if one.get("level") in ("error", "warning")][-2:]
+                print(f"{daemon} of {name} has ended: {last}", flush=True)
+
+    def level(self) -> None:
+        """No more faults: all come to rest, level and equal. Raises NotAtRest."""
+        self.end()
+        self.heal()
+        until_s, is_up = time.monotonic() + self.level_s, False
+        while not (is_up and self._is_at_rest()):
+            for name in NAMES:
+                self.look_for_stopped(name)
+            if self.figures[STOPPED] or time.monotonic() > until_s:
+                self._tell_where_it_stands()
+                raise NotAtRest
+            if not is_up:
+                self.come_up(*NAMES)
+                is_up = True
+            time.sleep(0.05)
+
+    def _is_at_rest(self) -> bool:
+        if any(Instance.open(self.street.by[name]).content.is_restoring for name in NAMES):
+            return False
+        return self.street.is_level() and self.street.rows("a") == self.street.rows("b") == self.street.rows("c")
+
+    def _tell_where_it_stands(self) -> None:
+        if self.street.is_level():
+            self.judge()
+            self.figures[DIVERGED] += not self.figures[DIVERGED]
+        elif not self.figures[STOPPED]:
+            self.figures[NOT_LEVEL] += 1
+        for name in NAMES:
+            status = self.street.on(self.street.by[name], "status", check=False).stdout
+            print(f"{name}: {self.street.vector(name)}\n{status}", flush=True)
+
+    def heal(self) -> None:
+        for relay in self.street.relays.values():
+            relay.is_refusing = False
+            relay.heal()
+
+    # Rounds.
+
+    def daemons_die(self) -> None:
+        """One after the other, at any moment, under load."""
+        self.write()
+        for _ in range(4):
+            self.counted(self.dice.randrange(self.load))
+            name = self.dice.choice(NAMES)
+            daemon = self.dice.choice(self.street.daemons(name))
+            self.kill(name, daemon)
+            if self.dice.random() < 0.5:
+                self.counted(self.load)
+            self.start(name, daemon)
+        self.counted(self.load)
+
+    def writers_die(self) -> None:
+        """Between two transactions and in them: what is unfinished the next one mends, or the Update Process."""
+        self.write(pause_s=0)
+        for _ in range(6):
+            name = self.dice.choice(NAMES)
+            self.counted(self.dice.randrange(self.load), name)
+            self.end(name)
+            self.write(name, pause_s=0)
+        self.counted(self.load)
+
+    def a_host_is_lost(self) -> None:
+        """With all that runs on it; the others write on meanwhile."""
+        name = self.dice.choice(NAMES)
+        self.write()
+        self.counted(self.load)
+        self.lose(name)
+        self.counted(self.load)
+        self.come_up(name)
+        self.write(name)
+        self.counted(self.load)
+
+    def all_hosts_are_lost(self) -> None:
+        """At once; they come up one after the other."""
+        self.write()
+        self.counted(self.load)
+        self.lose(*NAMES)
+        for name in self.dice.sample(NAMES, len(NAMES)):
+            self.come_up(name)
+            self.write(name)
+            self.counted(self.dice.randrange(self.load), name)
+        self.counted(self.load)
+
+    def lines_are_cut(self) -> None:
+        """One after the other, some in one direction only: refused, silent, or ended in the middle of a piece."""
+        self.write()
+        for _ in range(4):
+            self.counted(self.dice.randrange(self.load))
+            relay = self.street.relays[self.dice.choice(sorted(self.street.relays))]
+            how = self.dice.choice(["there", "back", "both", "ended", "reset", "refused"])
+            if how in ("ended", "reset"):
+                relay.cut_next(reset=how == "reset")
+            elif how == "refused":
+                relay.is_refusing = True
+                relay.cut_next(reset=False)
+            else:
+                relay.part(there=how != "back", back=how != "there")
+            self.counted(self.load)
+            if self.dice.random() < 0.5:
+                relay.forget()
+            self.heal()
+        self.counted(self.load)
+
+    def island(self) -> None:
+        """No line leads to one of them while all write what takes an hour on other days. Something dies on it, too."""
+        name = self.dice.choice(NAMES)
+        relays = [relay for way, relay in self.street.relays.items() if name in way]
+        self.write(pause_s=0, width=self.dice.choice([20, 400]))
+        self.counted(self.load)
+        for relay in relays:
+            relay.is_refusing = True
+            relay.part()
+            relay.forget()
+        self.counted(self.backlog // 2)
+        daemon = self.dice.choice(self.street.daemons(name))
+        self.kill(name, daemon)
+        self.start(name, daemon)
+        self.counted(self.backlog // 2)
+        self.heal()
+        self.counted(self.load)
+
+    def files_come_back(self) -> None:
+        """Those of a backup at rest; its applications wait until it takes writes again, and the others write on."""
+        name, copy = self.dice.choice(NAMES), self._copy()
+        self.write()
+        self.counted(self.load)
+        self.lose(name)
+        self.street.keep(name, copy)
+        self._write_until_others_have_it(name)
+        self.lose(name)
+        self.street.restore(name, copy)
+        self.come_up(name)
+        self.write(name)
+        self.counted(self.load, name)
+
+    def machine_is_turned_back(self) -> None:
+        """To a snapshot that was taken while all ran. It takes no writes before the others have told it."""
+        name, copy = self.dice.choice(NAMES), self._copy()
+        self.write()
+        self.counted(self.load)
+        with self._standing_still(name):
+            self.street.keep(name, copy)
+        self._write_until_others_have_it(name)
+        self.lose(name)
+        self.street.turn_back(name, copy)
+        self.come_up(name)
+        if self.dice.random() < 0.5:
+            self.counted(self.load)
+
+    # What they share.
+
+    def _copy(self) -> Path:
+        self._copies += 1
+        return self.street.directory / f"copy-{self._copies}"
+
+    def _write_until_others_have_it(self, name: str) -> None:
+        """What a site that will be restored writes meanwhile, somebody has afterwards."""
+        self.come_up(name)
+        self.write()
+        self.counted(2 * self.load)
+        self.end(name)
+        own = {of: last for of, last in self.street.vector(name).items() if of.startswith(f"{name}/")}
+        others = [one for one in NAMES if one != name]
+        wait_until(
+            lambda: any(own.items() <= self.street.vector(one).items() for one in others),
+            what=f"what {name} wrote is elsewhere",
+        )
+
+    @contextmanager
+    def _standing_still(self, name: str) -> Iterator[None]:
+        """All processes of a site are stopped for a block, wherever they are."""
+        site = self.street.by[name]
+        pids = [self._writers[name][1].pid] if name in self._writers else []
+        pids += [self.street.pid(site, daemon) for daemon in self.street.daemons(name)]
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+                wait_until(lambda pid=pid: state_of(pid) in "TZ", what=f"a process of {name} stands still")
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+
+def _lines(file: Path) -> int:
+    return file.read_bytes().count(b'"number"') if file.exists() else 0
+
+
+ROUNDS: Final[Mapping[str, Callable[[Three], None]]] = {
+    "daemons die": Three.daemons_die,
+    "writers die": Three.writers_die,
+    "a host is lost": Three.a_host_is_lost,
+    "all hosts are lost": Three.all_hosts_are_lost,
+    "lines are cut": Three.lines_are_cut,
+    "island": Three.island,
+    "files come back": Three.files_come_back,
+    "machine is turned back": Three.machine_is_turned_back,
+}
+NEEDS_ALL: Final = ("files come back", "machine is turned back")
+"""Where journals do not hold what was lost with the files, it cannot come back."""
+
+
+@contextmanager
+def suppliers(
+    directory: Path, dice: random.Random, *, keeps: bool = True, ways: Mapping[str, Sequence[str]] | None = None
+) -> Iterator[Three]:
+    """Three that run and share tables. `keeps`: their journals hold all. `ways`: who sends to whom."""
+    durability = dice.choice(["durable", "interval"])
+    settings = SETTINGS.format(durability=durability, segment_bytes=KEEPS if keeps else PRUNES)
+    street = FaultyStreet(directory, settings=settings, schema=SCHEMA)
+    street.ways = dice.choice([STAR, MESH]) if ways is None else ways
+    try:
+        street.build()
+        street.share()
+        yield Three(street, dice)
+    finally:
+        street.close()
+
+
+def episode(number: int, seed: int, rounds: Sequence[str], figures: Counter[str]) -> None:
+    """New suppliers, some rounds, and the judgement."""
+    dice = random.Random(f"{seed} {number}")
+    keeps = number % 3 != 2
+    with tempfile.TemporaryDirectory(prefix="replicate-suppliers-", ignore_cleanup_errors=True) as directory:
+        with suppliers(Path(directory), dice, keeps=keeps) as three:
+            try:
+                for name in rounds:
+                    if keeps or name not in NEEDS_ALL:
+                        three.live(name)
+                        print(".", end="", flush=True)
+                three.judge()
+            except NotAtRest:
+                print(f"episode {number} of seed {seed}, {three.street.ways}, {rounds}: {name}", flush=True)
+            finally:
+                merge(figures, three.figures)
+                figures["supplier episodes"] += 1
+
+
+def work(options: argparse.Namespace, figures: Counter[str]) -> None:
+    dice = random.Random(options.seed)
+    is_timed = math.isfinite(options.seconds)
+    least = options.rounds or (0 if is_timed else len(ROUNDS))
+    todo: list[str] = []
+    number = 0
+    while figures["supplier rounds"] < least or (is_timed and time.monotonic() < options.deadline_s):
+        while len(todo) < ROUNDS_IN_EPISODE:
+            todo += dice.sample(sorted(ROUNDS), len(ROUNDS))
+        chosen, todo = todo[:ROUNDS_IN_EPISODE], todo[ROUNDS_IN_EPISODE:]
+        episode(number, options.seed, chosen, figures)
+        number += 1
+        if any(figures[name] for name in SUPPLIERS_ZERO):
+            break
+
+
+def main() -> int:
+    made = parser("tests.faults.suppliers")
+    made.add_argument("--rounds", type=int, default=0)
+    return run_part(made.parse_args(), work, SUPPLIERS_ZERO, least=LEAST)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""The campaign of suppliers in short: rounds with real processes, and what is planted for the judgement to find."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import supplier_worlds as worlds
+from tests.faults.supplier_judge import DIVERGED, LOST, STOPPED, UNRECORDED, judge
+from tests.faults.supplier_writer import Acknowledged
+from tests.faults.suppliers import ROUNDS, SUPPLIERS_ZERO, NotAtRest, Three, suppliers
+from tests.harness.supplier_street import MESH, by_hand, reading
+
+pytestmark = pytest.mark.slow
+BRIEF = {"load": 5, "backlog": 60}
+DELETE = """
+import sys, replicate
+connection = replicate.connect(sys.argv[1], timeout=60)
+connection.execute("DELETE FROM ta")
+connection.commit()
+connection.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    """One for all tests, which leave it at rest: but for the last one."""
+    with suppliers(tmp_path_factory.mktemp("three"), random.Random(1), ways=MESH) as made:
+        made.load, made.backlog = BRIEF["load"], BRIEF["backlog"]
+        yield made
+
+
+@pytest.mark.parametrize(
+    "name", ["island", *(pytest.param(one, marks=pytest.mark.turns(7)) for one in ROUNDS if one != "island")]
+)
+def test_all_come_to_rest_with_everything(three: Three, name: str) -> None:
+    three.live(name)
+    three.judge()
+    assert {one: three.figures[one] for one in SUPPLIERS_ZERO} == dict.fromkeys(SUPPLIERS_ZERO, 0)
+
+
+def test_each_figure_finds_what_is_planted(three: Three) -> None:
+    """What nobody has written, a row changed by hand, one that no transaction made, lost values that nobody knows."""
+    assert three.figures["suppliers: transactions judged"] > 100
+    assert three.figures["suppliers: values lost in merges"] > 0
+    c = three.street.path_of("c")
+    by_hand(c, "UPDATE ta SET v = 'by hand' WHERE number = 1 AND writer = (SELECT min(writer) FROM ta)")
+    by_hand(c, "INSERT INTO named VALUES ('k99', 'n', 'm')")
+    with reading(c) as connection:
+        kept = list(connection.execute("SELECT id, seqno, state, hex(facts) FROM _replicate_conflict"))
+    by_hand(c, "DELETE FROM _replicate_conflict")
+    figures = Counter[str]()
+    told = {**three.told(), ("b", 999): Acknowledged(2, [("named", "of nobody")], [])}
+    judge(three.street, told, figures)
+    assert figures[LOST] == 7, "both numbers at each of three, and the value"
+    assert figures[DIVERGED] == 4, "one row here and one there, one more, and that one beside its transactions"
+    assert figures[UNRECORDED] > 0
+    by_hand(c, f"UPDATE ta SET v = '{'x' * 20}' WHERE v = 'by hand'", "DELETE FROM named WHERE id = 'k99'")
+    put_back = "INSERT INTO _replicate_conflict VALUES ({}, {}, '{}', x'{}')"
+    by_hand(c, *(put_back.format(*one) for one in kept))
+    figures.clear()
+    judge(three.street, three.told(), figures)
+    assert not any(figures[name] for name in SUPPLIERS_ZERO)
+
+
+def test_one_that_stops_by_name_is_found(three: Three) -> None:
+    """Somebody has deleted a row there, which its writer deletes, too."""
+    by_hand(three.street.path_of("c"), "DELETE FROM ta")
+    assert three.street.rows("a")["ta"], "a round has left some"
+    three.street.finish([three.street.python(DELETE, str(three.street.by["a"]))])
+    with pytest.raises(NotAtRest):
+        three.level()
+    assert three.figures[STOPPED] == 1
+
+
+# Worlds in memory.
+
+
+def test_worlds_of_every_kind_end_well() -> None:
+    figures: Counter[str] = Counter()
+    for kind, (world, _) in worlds.IN_MEMORY.items():
+        for seed in range(7_000, 7_004):
+            worlds.live(kind, world, seed, figures)
+    assert figures[worlds.WRONG] == 0
+    assert figures["supplier worlds: values lost"] > 0
+
+
+def test_a_loser_that_is_not_kept_is_found_in_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds.registers, "lost", lambda *_: [])
+    figures: Counter[str] = Counter()
+    for seed in range(7_000, 7_010):
+        worlds.live("registers", worlds.of_registers, seed, figures)
+    assert figures[worlds.WRONG] > 3
+
+
+def test_stamps_that_are_forgotten_too_early_are_found_in_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one's own vector, in place of what all have told."""
+    monkeypatch.setattr(worlds.registers, "stable", lambda _members, _told, here, _own: here)
+    figures: Counter[str] = Counter()
+    for seed in range(7_000, 7_010):
+        worlds.live("registers", worlds.of_registers, seed, figures)
+    assert figures[worlds.WRONG] > 3
+
+
+def test_the_part_lives_as_many_worlds_as_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = worlds.parser("worlds").parse_args([])
+    options.worlds, options.deadline_s = 10, 0.0
+    monkeypatch.setattr(worlds, "REAL", 1)
+    figures: Counter[str] = Counter()
+    worlds.work(options, figures)
+    assert figures["supplier worlds"] == 11
+    assert figures["supplier worlds: databases"] == 1
+    assert figures[worlds.WRONG] == 0
