@@ -157,9 +157,10 @@ class Door:
     # Appending. All of this is called with the commit lock held.
 
     def allot(self, payload: bytes, count: int, kind: Kind = Kind.TRANSACTION) -> Allotted:
-        """The next number of our own origin, and the whole frame under it. NotPrimaryError on a secondary."""
+        """The next number of our own origin, and the whole frame under it. NotPrimaryError on a secondary, but for the
+        record with which it becomes a primary."""
         words = self.words
-        if words[word.ROLE] == word.ROLE_SECONDARY:
+        if words[word.ROLE] == word.ROLE_SECONDARY and kind is not _HISTORY:
             self._refuse_to_allot()
         seqno = words[word.LAST_SEQNO] + 1
         origin_seqno = words[word.OWN_ORIGIN_SEQNO] + (kind is not _HISTORY)

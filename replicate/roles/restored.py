@@ -10,7 +10,7 @@ Refuses to know: who has found it out, and when the others are level.
 
 from __future__ import annotations
 
-from replicate.door.recovery.opening import open_history
+from replicate.door.recovery.opening import begin_incarnation
 from replicate.door.snapshot import door_of
 from replicate.errors import ConfigurationError
 from replicate.instance.instance import Instance
@@ -48,10 +48,8 @@ def settle(instance: Instance) -> bool:
         )
     if not instance.content.is_restoring:
         return False
-    with door_of(instance) as door:
-        with door.locked():
-            instance.restoring_is_over()
-            door.words[word.ROLE] = word.ROLE_PRIMARY
+    with door_of(instance) as door, door.locked():
+        instance.restoring_is_over()
         door.instance.reload()
-        open_history(door)
+        begin_incarnation(door)  # before the lock is free: what waits for it commits at once
     return True

@@ -243,11 +243,16 @@ def open_history(door: Door, timeout_s: float | None = None) -> None:
     if not door.instance.takes_writes or door.words[word.OWN_ORIGIN_SEQNO]:
         return
     with door.locked(timeout_s):
-        catalogue = door.catalogue()
-        content = door.instance.content
-        own_origin = door.words[word.OWN_ORIGIN]
-        if door.words[word.OWN_ORIGIN_SEQNO] or any(h.origin.key == own_origin for h in catalogue.histories):
-            return
+        begin_incarnation(door)
+
+
+def begin_incarnation(door: Door) -> None:
+    """The same with the commit lock held, by an instance that takes writes. Where the pool does not know that yet, it
+    does afterwards: no transaction is given a number before that record."""
+    catalogue = door.catalogue()
+    content = door.instance.content
+    own_origin = door.words[word.OWN_ORIGIN]
+    if not door.words[word.OWN_ORIGIN_SEQNO] and all(h.origin.key != own_origin for h in catalogue.histories):
         if content.origin.key != own_origin:
             raise InternalError(f"incarnation {content.incarnation} is not the one that the journal pool is of")
         histories = [one for one in catalogue.histories if not content.is_supplier or one.instance == content.uuid]
@@ -261,6 +266,7 @@ def open_history(door: Door, timeout_s: float | None = None) -> None:
         door.durability.sync_appended(door.segment())
         door.finish_own(allotted, defines=True)
         door.durability.note_durable(allotted.seqno)
+    door.words[word.ROLE] = word.ROLE_PRIMARY
 
 
 def _why_it_begins(newest: History | None, instance: bytes) -> str:

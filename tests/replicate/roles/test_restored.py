@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from replicate.dbapi import OperationalError
+from replicate.door.lock import CommitLock
 from replicate.errors import ConfigurationError, DivergedError, PeerRefusedError, TurnedBackError
 from replicate.instance.instance import Instance
 from replicate.roles.restored import settle, turn_back
@@ -116,7 +117,7 @@ def test_what_it_wrote_before_it_was_found_out_is_diverged(two: Suppliers) -> No
     assert len(two.rows("a")["tb"]) == 5
 
 
-@pytest.mark.parametrize("place", ["append.after_write", "finish.before_publish"])
+@pytest.mark.parametrize("place", ["append.before_write", "append.after_write", "finish.before_publish"])
 def test_a_settling_that_was_killed_is_done_again(two: Suppliers, place: str) -> None:
     turn_back(two.by["b"])
     call = "replicate.roles.restored:settle"
@@ -126,6 +127,30 @@ def test_a_settling_that_was_killed_is_done_again(two: Suppliers, place: str) ->
     two.write("b", 1)
     two.level()
     two.assert_converged()
+
+
+def test_who_waits_for_the_lock_commits_behind_the_record_that_opens_the_incarnation(
+    two: Suppliers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time that the lock is free an application tries at once: whoever gets it must be able to say who wrote."""
+    turn_back(two.by["b"])
+    free, tried = CommitLock.give_up, list[bool]()
+
+    def give_up(self: CommitLock) -> None:
+        free(self)
+        if not tried and not two.by["b"].content.is_restoring:
+            tried.append(True)
+            two.write("b", 1)
+
+    monkeypatch.setattr(CommitLock, "give_up", give_up)
+    assert settle(two.by["b"])
+    assert tried
+    monkeypatch.setattr(CommitLock, "give_up", free)
+    two.by["b"].reload()
+    two.write("b", 1)
+    two.level()
+    two.assert_converged()
+    assert len(two.rows("a")["tb"]) == 2
 
 
 def test_others_have_nothing_to_wait_for(pair: Pair) -> None:
