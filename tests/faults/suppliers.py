@@ -402,20 +402,22 @@ def suppliers(
         street.close()
 
 
-def episode(number: int, seed: int, rounds: Sequence[str], figures: Counter[str]) -> None:
-    """New suppliers, some rounds, and the judgement."""
+def episode(number: int, seed: int, rounds: Sequence[str], figures: Counter[str], until_s: float = math.inf) -> None:
+    """New suppliers, some rounds, and the judgement. `until_s`: no further round begins then."""
     dice = random.Random(f"{seed} {number}")
     keeps = number % 3 != 2
+    begun = ""
     with tempfile.TemporaryDirectory(prefix="replicate-suppliers-", ignore_cleanup_errors=True) as directory:
         with suppliers(Path(directory), dice, keeps=keeps) as three:
             try:
                 for name in rounds:
-                    if keeps or name not in NEEDS_ALL:
+                    if (keeps or name not in NEEDS_ALL) and not (begun and time.monotonic() > until_s):
+                        begun = name
                         three.live(name)
                         print(".", end="", flush=True)
                 three.judge()
             except NotAtRest:
-                print(f"episode {number} of seed {seed}, {three.street.ways}, {rounds}: {name}", flush=True)
+                print(f"episode {number} of seed {seed}, {three.street.ways}, {rounds}: {begun}", flush=True)
             finally:
                 merge(figures, three.figures)
                 figures["supplier episodes"] += 1
@@ -430,8 +432,11 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
     while figures["supplier rounds"] < least or (is_timed and time.monotonic() < options.deadline_s):
         while len(todo) < ROUNDS_IN_EPISODE:
             todo += dice.sample(sorted(ROUNDS), len(ROUNDS))
-        chosen, todo = todo[:ROUNDS_IN_EPISODE], todo[ROUNDS_IN_EPISODE:]
-        episode(number, options.seed, chosen, figures)
+        left = least - figures["supplier rounds"]
+        count = ROUNDS_IN_EPISODE if is_timed else min(ROUNDS_IN_EPISODE, left)
+        chosen, todo = todo[:count], todo[count:]
+        until_s = options.deadline_s if is_timed and left <= 0 else math.inf
+        episode(number, options.seed, chosen, figures, until_s)
         number += 1
         if any(figures[name] for name in SUPPLIERS_ZERO):
             break
