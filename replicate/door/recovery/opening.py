@@ -247,8 +247,8 @@ def open_history(door: Door, timeout_s: float | None = None) -> None:
 
 
 def begin_incarnation(door: Door) -> None:
-    """The same with the commit lock held, by an instance that takes writes. Where the pool does not know that yet, it
-    does afterwards: no transaction is given a number before that record."""
+    """The same with the commit lock held. Where an instance takes writes and its pool does not know that yet, it does
+    afterwards: no transaction is given a number before that record."""
     catalogue = door.catalogue()
     content = door.instance.content
     own_origin = door.words[word.OWN_ORIGIN]
@@ -266,7 +266,8 @@ def begin_incarnation(door: Door) -> None:
         door.durability.sync_appended(door.segment())
         door.finish_own(allotted, defines=True)
         door.durability.note_durable(allotted.seqno)
-    door.words[word.ROLE] = word.ROLE_PRIMARY
+    if content.takes_writes:
+        door.words[word.ROLE] = word.ROLE_PRIMARY
 
 
 def _why_it_begins(newest: History | None, instance: bytes) -> str:
