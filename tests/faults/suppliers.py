@@ -346,10 +346,12 @@ class Three:
         self.end(name)
         own = {of: last for of, last in self.street.vector(name).items() if of.startswith(f"{name}/")}
         others = [one for one in NAMES if one != name]
-        wait_until(
-            lambda: any(own.items() <= self.street.vector(one).items() for one in others),
-            what=f"what {name} wrote is elsewhere",
-        )
+
+        def has_all(other: str) -> bool:
+            there = self.street.vector(other)
+            return all(there.get(of, -1) >= last for of, last in own.items())
+
+        wait_until(lambda: any(map(has_all, others)), what=f"what {name} wrote is elsewhere")
 
     @contextmanager
     def _standing_still(self, name: str) -> Iterator[None]:
