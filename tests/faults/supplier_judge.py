@@ -24,6 +24,7 @@ from replicate.limits import PARTITION_STREAM
 from replicate.model.registers import same_value
 from replicate.model.seen import merged_told
 from replicate.model.transaction import Resolved, RowChange, Seen, TableDefinition, Transaction
+from replicate.model.vector import Origin
 from replicate.pool import control as word
 from replicate.region.sqlite.row_stamps import read_merged
 from tests.faults.supplier_writer import ORDINALS, SHARED, Acknowledged
@@ -120,10 +121,12 @@ def _note(figures: Counter[str], name: str, found: Sequence[str]) -> None:
 
 def read_events(street: SupplierStreet) -> tuple[list[Event] | None, list[str], list[Value]]:
     """All transactions that any of them holds, as they were written; None where some are held no longer. What two of
-    them hold under one number that is not the same. Of rows that gave way the values that are written once."""
+    them hold under one number that is not the same. Of rows that gave way the values that are written once: but for
+    those that a site has removed which was restored since, as it may alone have kept them, with its files."""
     known: dict[tuple[int, int], Transaction] = {}
     forked: list[str] = []
     bases: dict[int, Mapping[int, int]] = {}
+    incarnations: dict[bytes, Origin] = {}
     tables: dict[int, TableDefinition] = {}
     for name in NAMES:
         instance = Instance.open(street.by[name])
@@ -134,16 +137,20 @@ def read_events(street: SupplierStreet) -> tuple[list[Event] | None, list[str], 
         for history in catalogue.histories:
             base = {of: number for (of, partition), number in history.base.items() if partition == PARTITION_STREAM}
             bases[history.origin.key] = base
+            newest = incarnations.setdefault(history.instance, history.origin)
+            if history.incarnation > newest.incarnation:
+                incarnations[history.instance] = history.origin
         for one in transactions(instance, last):
             before = known.setdefault((one.origin, one.origin_seqno), one)
             if before.chain != one.chain:
                 forked.append(f"number {one.origin_seqno} of one origin is another transaction at {name}")
+    living = {one.key for one in incarnations.values()}
     numbers: dict[int, list[int]] = {}
     for origin, number in known:
         numbers.setdefault(origin, []).append(number)
     if any(min(one) > 1 or len(one) != max(one) - min(one) + 1 for one in numbers.values()):
         return None, forked, []
-    removed = [value for one in known.values() for value in _removed(one, tables)]
+    removed = [value for one in known.values() if one.origin in living for value in _removed(one, tables)]
     return list(_events(known, bases, tables)), forked, removed
 
 

@@ -2,11 +2,12 @@
 
     python -m tests.faults.suppliers [--seed N] [--seconds S] [--rounds N]
 
-A round is one of ROUNDS: daemons or writers are killed, hosts are lost and boot, lines are cut, a site is an island
-while all write on, files come back from a backup, or a machine from a snapshot. After each all must come to rest with
-equal vectors and equal tables, and hold all that was acknowledged; after an episode, what the journals hold is judged.
-Guarantees: the same seed chooses the same rounds and victims. What a restored site alone had is written nowhere: its
-writers stand still until others have it.
+A round is one of ROUNDS: daemons or writers are killed, hosts are lost, lines are cut, a site is an island while all
+write on, files come back from a backup, or a machine from a snapshot. After each all must come to rest with equal
+vectors and tables; after an episode, what the journals hold is judged.
+Guarantees: the same seed chooses the same rounds and victims. What a site that is restored had alone, nobody wrote.
+Nor does anybody write unique values in such a round: the site removes rows that give way once more, before it has all
+back; others may have forgotten what that is beside, and stop by name (a row is missing: CONFLICT).
 Leaves to others: kills at named steps (tests/update_process/test_merging.py), what is judged (supplier_judge.py).
 """
 
@@ -112,15 +113,15 @@ class Three:
 
     # Writers.
 
-    def write(self, *names: str, width: int = 20, pause_s: float = 0.001) -> None:
-        """A writer at each of these sites (all), if there is none."""
+    def write(self, *names: str, width: int = 20, pause_s: float = 0.001, unique: bool = True) -> None:
+        """A writer at each of these sites (all), if there is none. `unique`: it gives values that no two rows have."""
         for name in names or NAMES:
             if name in self._writers:
                 continue
             number = len(self._files) + 1
             file = self._files[name, number] = self.street.directory / f"told-{name}-{number}.jsonl"
             words = (str(self.street.by[name]), name, str(number), str(file), f"{self.dice.random()}")
-            process = self.street.python(PROGRAM, *words, str(width), str(pause_s))
+            process = self.street.python(PROGRAM, *words, str(width), str(pause_s), "names" if unique else "")
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             self._writers[name] = number, process
@@ -307,7 +308,7 @@ class Three:
     def files_come_back(self) -> None:
         """Those of a backup at rest; its applications wait until it takes writes again, and the others write on."""
         name, copy = self.dice.choice(NAMES), self._copy()
-        self.write()
+        self.write(unique=False)
         self.counted(self.load)
         self.lose(name)
         self.street.keep(name, copy)
@@ -315,13 +316,13 @@ class Three:
         self.lose(name)
         self.street.restore(name, copy)
         self.come_up(name)
-        self.write(name)
+        self.write(name, unique=False)
         self.counted(self.load, name)
 
     def machine_is_turned_back(self) -> None:
         """To a snapshot that was taken while all ran. It takes no writes before the others have told it."""
         name, copy = self.dice.choice(NAMES), self._copy()
-        self.write()
+        self.write(unique=False)
         self.counted(self.load)
         with self._standing_still(name):
             self.street.keep(name, copy)
@@ -341,7 +342,7 @@ class Three:
     def _write_until_others_have_it(self, name: str) -> None:
         """What a site that will be restored writes meanwhile, somebody has afterwards."""
         self.come_up(name)
-        self.write()
+        self.write(unique=False)
         self.counted(2 * self.load)
         self.end(name)
         own = {of: last for of, last in self.street.vector(name).items() if of.startswith(f"{name}/")}
