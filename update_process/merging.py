@@ -341,7 +341,9 @@ class Merging:
 
     def _confirmed(self, origin: int) -> int:
         """The last transaction of an origin that all the others have told that they have: those but its writer, and us,
-        who are about to have it."""
+        who are about to have it. None, while we are restored: what we wrote beside it is yet to come back."""
+        if self._is_restoring:
+            return 0
         own = self._session.door.instance.content.uuid
         others = [origins for instance, origins in self._members().items() if instance != own and origin not in origins]
         return min(
@@ -381,7 +383,13 @@ class Merging:
             }
         return self._known_members
 
+    @property
+    def _is_restoring(self) -> bool:
+        return bool(self._words[word.ROLE] == word.ROLE_SECONDARY)
+
     def _stable(self, position: Position) -> dict[int, int]:
+        if self._is_restoring:
+            return {}
         members = self._members()
         here = {origin: last for origin, (last, _) in position.chains.items()}
         told = {origin: self._told_by(origin, ()) for origins in members.values() for origin in origins}

@@ -179,6 +179,31 @@ def test_rows_that_give_way_before_it_takes_writes_are_told_by_one_that_is_known
     assert three.rows("c")["named"] == [("changed", "wanted")]
 
 
+def test_what_it_wrote_beside_others_is_merged_once_more_as_it_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All others have told that they have what comes back first: it is remembered all the same, as what the site wrote
+    beside it comes later."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    two = shared(tmp_path, schema=("CREATE TABLE named (id TEXT PRIMARY KEY, name TEXT UNIQUE)",))
+    run(two, "a", "INSERT INTO ta VALUES (1, 'old', 0)")
+    two.level()
+    copy = saved(two, "b")
+    run(two, "a", "INSERT INTO named VALUES ('of a', 'wanted')", "UPDATE ta SET v = 'of a'")
+    run(two, "b", "INSERT INTO named VALUES ('of b', 'wanted')", "UPDATE ta SET v = 'of b', n = 7")
+    two.level()
+    two.level()
+    put_back(two, "b", copy, keeps_inode=False)
+    two.carry("a", "b")
+    assert settle(Instance.open(two.by["b"].path))
+    two.by["b"].reload()
+    run(two, "b", "UPDATE ta SET n = n + 1")
+    two.level()
+    two.level()
+    two.assert_converged()
+    assert two.rows("a")["ta"] == [(1, "of b", 8)]
+
+
 def test_others_have_nothing_to_wait_for(pair: Pair) -> None:
     assert not turn_back(pair.primary)
     with pytest.raises(ConfigurationError, match="east is primary"):
