@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Final
 
 from replicate.errors import PrerequisiteMissingError, UsageError
 from replicate.seeing.terminal import Meaning, ScreenLine, ScreenPiece
+from replicate.seeing.told import PAST_S
 
 if TYPE_CHECKING:
     import curses
 
-WINDOWS_S: Final = (60.0, 300.0, 900.0, 3600.0, 6 * 3600.0, 86_400.0, 7 * 86_400.0)
+WINDOWS_S: Final[tuple[float, ...]] = PAST_S
 """How long ago curves may begin."""
-TICK_MS: Final = 250
-"""A terminal whose size was changed is drawn again after so long."""
+TICK_MS: Final = 200
+"""What has changed is drawn within it: a look, the size of the terminal."""
 REDRAW_S: Final = 2.0
 """Where no look comes to its end, it is shown how old the last one is."""
 HELP: Final = (

@@ -6,19 +6,20 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from replicate.cli.common import VerbOfSeveral, emit, instance_names, span_s, wants_json
+from replicate.cli.pages import pages_options, views_of
+from replicate.errors import PeerUnreachableError
 
 if TYPE_CHECKING:
     from replicate.cli.screen import Watching
-    from replicate.seeing.look import InstanceLooker, InstanceView
+    from replicate.seeing.look import InstanceLooker, SeenView
     from replicate.seeing.picture import InstancePicture
     from replicate.seeing.terminal import ScreenLine
-
-PERIOD_S = 1.0
 
 
 def _past(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
@@ -31,26 +32,27 @@ def _past(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
     "--past", "past_s", default="15m", show_default=True, callback=_past, metavar="PERIOD",
     help="How long ago the curves begin: 90s, 15m, 2h, 7d.",
 )  # fmt: skip
-def watch(once: bool, past_s: float) -> int:
+@pages_options
+def watch(once: bool, past_s: float, pages_ca: Path | None, pages_token_file: Path | None) -> int:
     """Show the street of each instance live: positions, rates, lag and backlog as curves, what happened, what to do.
 
     Keys: q quits, f freezes, + and - change the time of the curves, tab shows one instance after another, ? says all.
-    With --once, or --json, it is printed once. Rates are then those of the daemons' last lines of statistics.
+    An INSTANCE may be one that replicate web shows on another host: https://HOST:PORT#NAME, or all without #NAME. With
+    --once, or --json, it is printed once. Rates are then those of the daemons' last lines of statistics.
     """
     from replicate.cli.screen import check_terminal
-    from replicate.seeing.look import InstanceView
 
     is_live = not once and not wants_json()
     if is_live:
         check_terminal()
-    views = [InstanceView(name) for name in instance_names()]
+    views = views_of(instance_names(), past_s=past_s, ca=pages_ca, token_file=pages_token_file)
     if is_live:
         _live(views, past_s)
         return 0
     return _once(views, past_s)
 
 
-def _once(views: Sequence[InstanceView], past_s: float) -> int:
+def _once(views: Sequence[SeenView], past_s: float) -> int:
     from replicate.seeing.terminal import columns_of, screen, text_of_line
 
     width = shutil.get_terminal_size().columns
@@ -58,6 +60,8 @@ def _once(views: Sequence[InstanceView], past_s: float) -> int:
         view.look()
     pictures = [view.picture(past_s=past_s, columns=columns_of(width)) for view in views]
     emit(pictures, map(text_of_line, screen(pictures, width, ascii_only=_is_ascii())))
+    if any(picture.error for picture in pictures):
+        return PeerUnreachableError.exit_code
     return 1 if any(picture.is_wrong for picture in pictures) else 0
 
 
@@ -66,11 +70,11 @@ def _is_ascii() -> bool:
     return (sys.stdout.encoding or "ascii").lower().replace("-", "") not in ("utf8", "utf16", "utf32")
 
 
-def _live(views: Sequence[InstanceView], past_s: float) -> None:
+def _live(views: Sequence[SeenView], past_s: float) -> None:
     from replicate.cli.screen import Watching, watch
     from replicate.seeing.look import InstanceLooker
 
-    lookers = [InstanceLooker(view, PERIOD_S) for view in views]
+    lookers = [InstanceLooker(view) for view in views]
     seen: list[int] = []
 
     def has_changed() -> bool:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from replicate.cli.common import VerbOfSeveral, emit, instance_names
-from replicate.errors import ConfigurationError
+from replicate.cli.pages import pages_options, token_in, views_of
+from replicate.errors import UsageError
 
 if TYPE_CHECKING:
-    from replicate.seeing.look import InstanceLooker, InstanceView
+    from replicate.seeing.look import SeenView
     from replicate.settings.load import Address
     from replicate.web.request import PageGuard
 
-PERIOD_S = 0.5
 WHERE = "--listen"
 
 
@@ -32,37 +32,43 @@ WHERE = "--listen"
     help="A file of mode 0600 with the token that a browser is asked for as a password.",
 )  # fmt: skip
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name by which the page is reached, too.")
-def web(listen: str, token_file: Path | None, hosts: tuple[str, ...]) -> None:
+@pages_options
+def web(
+    listen: str, token_file: Path | None, hosts: tuple[str, ...], pages_ca: Path | None, pages_token_file: Path | None
+) -> None:
     """Serve a page that shows the street of each instance live: figures, curves, events, findings with their commands.
 
-    It changes nothing, shows no row, and asks no other host for anything. On loopback anybody of this machine may look.
-    Elsewhere it speaks TLS with the certificate of the first instance, to those that show a certificate of the same CA,
-    or the token. It ends by Ctrl-C or SIGTERM.
+    An INSTANCE may be one that such a page of another host shows: https://HOST:PORT#NAME, or all of it without #NAME.
+    It changes nothing, shows no row, and asks no host but those for anything. On loopback anybody of this machine may
+    look. Elsewhere it speaks TLS with the certificate of the first instance of this host, to those that show a
+    certificate of the same CA, or the token. It ends by Ctrl-C or SIGTERM.
     """
     from replicate.web.server import check_page
 
     check_page()
     import trio
 
-    from replicate.seeing.look import InstanceView
+    from replicate.seeing.page_client import is_page
+    from replicate.seeing.told import PAST_USUAL_S
     from replicate.settings.load import parse_address
 
     address = parse_address(listen, where=WHERE)
-    views = [InstanceView(name) for name in instance_names()]
-    guard, context = _guarded(address, views[0], token_file, hosts)
+    names = instance_names()
+    views = views_of(names, past_s=PAST_USUAL_S, ca=pages_ca, token_file=pages_token_file)
+    guard, context = _guarded(address, [one for one in names if not is_page(one)], token_file, hosts)
     if trio.run(_serve, listen, views, guard, context) == signal.SIGINT:
         raise KeyboardInterrupt
 
 
 def _guarded(
-    address: Address, first: InstanceView, token_file: Path | None, hosts: Sequence[str]
+    address: Address, own: Sequence[str], token_file: Path | None, hosts: Sequence[str]
 ) -> tuple[PageGuard, Any]:
     """Who may see it, and the TLS context; None on loopback."""
     from replicate.web.request import PageGuard
 
-    token = "" if token_file is None else _token(token_file)
-    own = f"[{address.host}]" if ":" in address.host else address.host
-    names = {own.lower(), *(name.lower() for name in hosts)}
+    token = "" if token_file is None else token_in(token_file)
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    names = {host.lower(), *(name.lower() for name in hosts)}
     if address.is_loopback:
         return PageGuard(names | {"localhost", "127.0.0.1", "[::1]"}, token), None
     from replicate.instance.instance import Instance
@@ -70,27 +76,18 @@ def _guarded(
     from replicate.security.tls import require_identity
     from replicate.security.tls_files import TlsFiles
 
-    opened = Instance.open(first.named, needs=("tls",))
+    if not own:
+        raise UsageError(
+            f"{address} is not on loopback, and there is no instance of this host whose certificate would be shown",
+            do="Name one, too: -i INSTANCE; or listen on 127.0.0.1",
+        )
+    opened = Instance.open(own[0], needs=("tls",))
     files = TlsFiles.of(opened.path, opened.config.tls)
     identity = require_identity(files, opened.name, where=WHERE, wanted_for=address)
     return PageGuard(names, token, wants_certificate=True), for_browsers(identity)
 
 
-def _token(path: Path) -> str:
-    from replicate.security.guarded_file import read_guarded
-    from replicate.web.request import TOKEN_LEAST
-
-    token = read_guarded(path, is_secret=True, what="the token").decode("ascii", "replace").strip()
-    if len(token) < TOKEN_LEAST or not token.isascii() or not token.isprintable():
-        raise ConfigurationError(
-            f"the token has to be {TOKEN_LEAST} characters of ASCII at least, in one line",
-            where=str(path),
-            do=f"Make one: (umask 077; head -c 24 /dev/urandom | base64 >{path})",
-        )
-    return token
-
-
-async def _serve(listen: str, views: Sequence[InstanceView], guard: PageGuard, context: Any) -> int:
+async def _serve(listen: str, views: Sequence[SeenView], guard: PageGuard, context: Any) -> int:
     """The signal that has ended it."""
     import trio
 
@@ -100,7 +97,7 @@ async def _serve(listen: str, views: Sequence[InstanceView], guard: PageGuard, c
     from replicate.web.server import PageServer
 
     listeners, address = await open_listeners(listen, where=WHERE)
-    lookers: list[InstanceLooker] = [InstanceLooker(view, PERIOD_S) for view in views]
+    lookers = [InstanceLooker(view) for view in views]
     url = f"http{'' if context is None else 's'}://{address}/"
     emit({"url": url, "instances": [view.name for view in views]}, [f"{', '.join(v.name for v in views)}: {url}"])
     sys.stdout.flush()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import ssl
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from replicate.errors import ConfigurationError
@@ -50,24 +51,42 @@ def load_identity(files: TlsFiles, instance: str) -> Identity:
         )
     contexts = []
     for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
-        context = ssl.SSLContext(side)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context = _strict(side, ca_text, files.ca)
         if side == ssl.PROTOCOL_TLS_SERVER:
             context.num_tickets = 0
-        try:
-            context.load_verify_locations(cadata=ca_text.decode("ascii"))
-        except (ssl.SSLError, ValueError) as error:
-            raise ConfigurationError(
-                f"the CA's certificate cannot be used: {error}",
-                where=str(files.ca),
-                do="Put the ca.pem there that was made beside the certificate (`certificate issue`)",
-            ) from error
         _load_own(context, files)
         contexts.append(context)
     return Identity(contexts[0], contexts[1], certificate, ca)
+
+
+def _strict(side: ssl._SSLMethod, ca_text: bytes, where: Path) -> ssl.SSLContext:
+    """That end of connections to what has a certificate of the CA."""
+    context = ssl.SSLContext(side)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_verify_locations(cadata=ca_text.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigurationError(
+            f"the CA's certificate cannot be used: {error}",
+            where=str(where),
+            do="Put the ca.pem there that was made beside the certificate (`certificate issue`)",
+        ) from error
+    return context
+
+
+def for_pages(of: Identity | Path) -> ssl.SSLContext:
+    """The client's end for pages of other hosts: each has to show a certificate that bears the host's name, of our own
+    CA, whose certificate we show there; or of the one in that file, and we show none. Errors as `load_identity`."""
+    if isinstance(of, Identity):
+        context = of.client
+    else:
+        ca_text = read_guarded(of, is_secret=False, what="the CA's certificate")
+        context = _strict(ssl.PROTOCOL_TLS_CLIENT, ca_text, of)
+    context.check_hostname = True
+    return context
 
 
 def for_browsers(identity: Identity) -> ssl.SSLContext:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
@@ -20,16 +20,39 @@ from replicate.logs.line import US
 from replicate.seeing.follow import FollowedLogs
 from replicate.seeing.history import SeenHistory
 from replicate.seeing.picture import COLUMNS, InstancePicture, picture_of, unreadable
+from replicate.seeing.records import record_tables
+from replicate.seeing.told import RecordTable
 from replicate.status.collect import collect
 from replicate.status.report import Status
 
 PAST_S_MAX: Final = 7 * 86_400.0
 """No curve begins longer ago."""
+PERIOD_S: Final = 0.4
+"""Between two looks."""
 _LINES_TOGETHER: Final = 500
 
 
+class SeenView(Protocol):
+    """One instance as it is looked at, of this host or of another one: `look` again and again, from one thread; all
+    else from any other, whenever it is wanted."""
+
+    name: str
+    period_s: float
+
+    def look(self) -> None:
+        """See how it stands now. Never raises what concerns the instance."""
+
+    def picture(self, *, past_s: float, columns: int = COLUMNS) -> InstancePicture:
+        """As it was at the last look."""
+
+    def records(self) -> tuple[RecordTable, ...]:
+        """The tables of what it knows of all, now. Never raises."""
+
+
 class InstanceView:
-    """`look` again and again, from one thread; `picture` from any other, whenever it is wanted."""
+    """An instance of this host."""
+
+    period_s = PERIOD_S
 
     def __init__(self, named: str, *, past_s: float = PAST_S_MAX, wall_ns: Callable[[], int] = time.time_ns) -> None:
         """`named`: as a command names it; errors of opening it are raised now. `past_s`: the longest time that a curve
@@ -74,14 +97,17 @@ class InstanceView:
                 return unreadable(self.name, str(self.path), error, now_us=self._at_us, past_s=past_s)
             return picture_of(self.status, self._history, now_us=self._at_us, past_s=past_s, columns=columns)
 
+    def records(self) -> tuple[RecordTable, ...]:
+        """The tables of what it knows of all."""
+        return record_tables(self.named)
+
 
 class InstanceLooker:
     """Looks at one instance in a thread of its own, every `period_s`, until it is closed. A look that hangs delays no
     other instance."""
 
-    def __init__(self, view: InstanceView, period_s: float) -> None:
+    def __init__(self, view: SeenView) -> None:
         self.view = view
-        self._period_s = period_s
         self._is_closed = threading.Event()
         self._looks = 0
         self._failed: BaseException | None = None
@@ -100,7 +126,7 @@ class InstanceLooker:
             while not self._is_closed.is_set():
                 self.view.look()
                 self._looks += 1
-                self._is_closed.wait(self._period_s)
+                self._is_closed.wait(self.view.period_s)
         except BaseException as error:
             self._failed = error
 

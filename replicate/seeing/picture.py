@@ -79,8 +79,8 @@ class ShownFinding:
 
 @dataclass(frozen=True, slots=True)
 class InstancePicture:
-    """One instance. `tally`: how often what happened within the time of the curves. `error`: why nothing else is known
-    of it; "" when it could be read."""
+    """One instance. `tally`: how often what happened within the time of the curves. `error`: why nothing is known of
+    now; "" when it could be read. `seen_us`: when it was looked at by the clock of this host; 0: `at_us` is by it."""
 
     name: str
     path: str
@@ -99,6 +99,11 @@ class InstancePicture:
     tally: tuple[tuple[str, int], ...] = ()
     findings: tuple[ShownFinding, ...] = ()
     notes: tuple[str, ...] = ()
+    seen_us: int = 0
+
+    def age_us(self, now_us: int) -> int:
+        """For how long nobody has looked, at `now_us` by the clock of this host."""
+        return max(0, now_us - (self.seen_us or self.at_us))
 
     @property
     def is_wrong(self) -> bool:
@@ -180,7 +185,7 @@ def _wanted(status: Status) -> Iterator[tuple[str, str, str, str]]:
             yield figure, label, "receiver", figure
         yield "received_per_s", "received", "receiver", "per_s"
         yield "applied_per_s", "applied", "update", "per_s"
-    elif status.role != "secondary":
+    if status.role != "secondary":
         yield "written_per_s", "written", "journal", "per_s"
     for peer in status.peers:
         to = f" to {peer.name}" if len(status.peers) > 1 or status.receiving is not None else ""

@@ -168,7 +168,8 @@ def _to_peer(
     if is_idle:
         mood = "off"
     line = StreetWay(
-        f"sent:{name}", "sent", peer.last_sent_seqno, pace(f"sent:{name}"), None, state, mood, is_line=True,
+        f"sent:{name}", "sent", peer.last_sent_seqno, pace(f"sent:{name}") if peer.is_connected else None, None, state,
+        mood, is_line=True,
         is_at_least=not peer.source.is_running and peer.source.state != "stopped",
     )  # fmt: skip
     far = StreetPart(
@@ -184,7 +185,7 @@ def _to_peer(
             ShownFigure("lag_s", "lag", peer.lag_s, "seconds"),
         ),
     )
-    if status.receiving is not None:  # what it sends on came from its own source
+    if status.role == "secondary":  # what it sends on came from its own source
         return StreetRow(f"to {name}", (core, source, far), (reads, line))
     writes = StreetPart("applications", "Applications", "", "unknown")
     return StreetRow(f"to {name}", (writes, core, source, far), (_written(status, pace), reads, line))
@@ -243,9 +244,8 @@ def _from_source(status: Status, receiving: ReceivingReport, core: StreetPart, p
     )
     is_paused = receiving.receiver.is_running and "XOFF" in receiving.receiver.text
     state, mood = _line_state(receiving.is_connected, is_paused, receiving.is_silent)
-    line = StreetWay(
-        "received", "received", receiving.last_received_seqno, pace("received"), None, state, mood, is_line=True
-    )
+    per_s = pace("received") if receiving.is_connected else None  # what passed a moment ago passes no more
+    line = StreetWay("received", "received", receiving.last_received_seqno, per_s, None, state, mood, is_line=True)
     fill = receiving.pool_percent
     pool = StreetWay(
         "pool", "receive pool", None, None, receiving.receiver_backlog, "" if fill is None else f"{fill:.0f} % full",

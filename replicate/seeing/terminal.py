@@ -99,7 +99,8 @@ def screen(
     for number, picture in enumerate(pictures):
         if number:
             yield NOTHING
-        for line in _instance(picture, wide, glyphs, (now_us or picture.at_us) - picture.at_us):
+        age_us = 0 if now_us is None else picture.age_us(now_us)
+        for line in _instance(picture, wide, glyphs, age_us):
             yield tuple(_ascii(piece) for piece in line) if ascii_only else line
 
 

@@ -16,6 +16,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from replicate.seeing.told import PAST_S, PAST_USUAL_S
+
 ASSETS: Final[Mapping[str, tuple[str, str]]] = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -27,8 +29,6 @@ PICTURES: Final = "/pictures"
 EVENTS: Final = "/events"
 RECORDS: Final = "/records"
 PATHS: Final = frozenset({*ASSETS, PICTURES, EVENTS, RECORDS})
-PAST_S: Final = (60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400)
-"""The times that a curve may have."""
 TOKEN_LEAST: Final = 16
 SECURITY_HEADERS: Final[tuple[tuple[str, str], ...]] = (
     (
@@ -55,7 +55,7 @@ class Asked:
 
     path: str
     is_head: bool = False
-    past_s: int = PAST_S[2]
+    past_s: int = PAST_USUAL_S
     instance: int = 0
 
 
@@ -118,7 +118,7 @@ def _asked(target: bytes, is_head: bool) -> Asked | TurnedAway:
     path, _, query = target.decode("ascii", "replace").partition("?")
     if path not in PATHS:
         return TurnedAway(404, "there is no such page")
-    given = {"past": str(PAST_S[2]), "instance": "0"}
+    given = {"past": str(PAST_USUAL_S), "instance": "0"}
     for one in query.split("&") if query else ():
         name, _, value = one.partition("=")
         if name not in given or _NUMBER.fullmatch(value) is None:

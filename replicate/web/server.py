@@ -8,13 +8,11 @@ Leaves to others: who may see it (request.py), what is shown (seeing/, told.py).
 
 from __future__ import annotations
 
-import json
 import ssl
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
@@ -24,9 +22,8 @@ from replicate.daemon.admission import Admission, Guest, Standing
 from replicate.daemon.listening import Callers
 from replicate.errors import PrerequisiteMissingError
 from replicate.seeing.look import InstanceLooker
-from replicate.web.records import record_tables
+from replicate.seeing.told import POINTS, told, told_tables
 from replicate.web.request import ASSETS, EVENTS, PICTURES, SECURITY_HEADERS, Asked, PageGuard, TurnedAway
-from replicate.web.told import POINTS, told
 
 if TYPE_CHECKING:
     import h11
@@ -37,7 +34,8 @@ REQUEST_S: Final = 10.0
 SEND_S: Final = 10.0
 HEAD_BYTES_MAX: Final = 16 * 1024
 READ_BYTES: Final = 16 * 1024
-TICK_S: Final = 0.2
+TICK_S: Final = 0.1
+"""What was looked at is pushed within it."""
 KEEP_S: Final = 5.0
 """Records of an instance are read again after so long."""
 LINGER_S: Final = 1.0
@@ -190,8 +188,8 @@ class PageServer:
         if known is not None and trio.current_time() - known[0] < KEEP_S:
             return known[1]
         view = self._lookers[number].view
-        tables = await trio.to_thread.run_sync(record_tables, view.named, abandon_on_cancel=True, limiter=self._limiter)
-        made = json.dumps({"name": view.name, "tables": [asdict(one) for one in tables]}).encode()
+        tables = await trio.to_thread.run_sync(view.records, abandon_on_cancel=True, limiter=self._limiter)
+        made = told_tables(view.name, tables)
         self._records[number] = (trio.current_time(), made)
         return made
 

@@ -217,6 +217,11 @@ def _replay(one: Line) -> Row:
     return what, ", ".join(ratios), text
 
 
+def _seeing(one: Line) -> Row:
+    worst = {what: figure["worst"] for what, figure in one["figure"].items()}
+    return "seen on the page", "", ", ".join(f"{what}: {seconds} s at most" for what, seconds in worst.items())
+
+
 ROWS: Final[dict[str, Callable[[Line], Row]]] = {
     "catch_up": _catch_up,
     "latency": _latency,
@@ -231,5 +236,6 @@ ROWS: Final[dict[str, Callable[[Line], Row]]] = {
     "partitions": _partitions,
     "patrol": _patrol,
     "replay": _replay,
+    "seeing": _seeing,
     "suppliers": _suppliers,
 }

@@ -87,3 +87,11 @@ def test_nobody_is_always_the_first_of_a_round() -> None:
     codes = [Path("a"), Path("b")]
     assert [in_turn(codes, place).name for place in range(6)] == ["a", "b", "b", "a", "a", "b"]
     assert [in_turn(codes[:1], place).name for place in range(2)] == ["a", "a"]
+
+
+def test_how_soon_something_is_seen_is_the_worst_of_its_times() -> None:
+    figure = {
+        "cut, own": {"median": 0.5, "worst": 1.2, "times": 10},
+        "role, own": {"median": 1, "worst": 1, "times": 1},
+    }
+    assert row_of("seeing", figure)[:3] == ["seen on the page", "–", "cut, own: 1.2 s at most, role, own: 1 s at most"]

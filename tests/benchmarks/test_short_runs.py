@@ -153,3 +153,11 @@ def test_a_table_in_place_of_lines(tmp_path: Path) -> None:
     assert head == "| what | ratio | figure | benchmark |"
     assert row.startswith("| latency | – | ")
     assert row.endswith(" | `bench_latency` |")
+
+
+@pytest.mark.long
+def test_how_soon_something_is_seen(tmp_path: Path) -> None:
+    (line,) = lines_of(tmp_path, "seeing", "--rounds", "1")
+    wanted = {f"{what}, {page}" for what in ("killed", "cut", "role") for page in line["settings"]["pages"]}
+    assert line["figure"].keys() == wanted
+    assert all(found["times"] == 1 for found in line["figure"].values())

@@ -5,6 +5,7 @@ Guarantees: it ends with the `with` block. Refuses to know: who looks.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,10 +25,14 @@ class WebPage:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * 4096
 
+    def descriptors(self) -> int:
+        """How many it has open."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
 
 @contextmanager
-def web_page(environment: Mapping[str, str], *instances: Path) -> Iterator[WebPage]:
-    """A page of these instances, at a free port."""
+def web_page(environment: Mapping[str, str], *instances: Path | str) -> Iterator[WebPage]:
+    """A page of these instances, or of those on other pages, at a free port."""
     named = [word for instance in instances for word in ("-i", str(instance))]
     command = [sys.executable, "-m", "replicate.cli.main", "web", "--listen", "127.0.0.1:0", *named]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

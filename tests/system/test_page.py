@@ -6,7 +6,6 @@ What is to be seen within two seconds is waited for; the rest of the deadline is
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -237,7 +236,12 @@ def test_a_thousand_pictures_leave_no_element_behind(shown: Shown) -> None:
     wait_until(lambda: shown.browser.run(count) == 0, what="as many elements as before")
 
 
-def test_a_thousand_reloads_leave_no_memory_behind(shown: Shown) -> None:
+FEW, MANY = 150, pytest.param(1000, marks=pytest.mark.long)
+"""Reloads of a run, and of the long form."""
+
+
+@pytest.mark.parametrize("reloads", [FEW, MANY])
+def test_reloads_leave_no_memory_behind(shown: Shown, reloads: int) -> None:
     host, port = str(urlsplit(shown.page.url).hostname), int(urlsplit(shown.page.url).port or 0)
 
     def reload() -> None:
@@ -250,14 +254,40 @@ def test_a_thousand_reloads_leave_no_memory_behind(shown: Shown) -> None:
                     while one.recv(65536):
                         pass
 
-    for _ in range(200):
+    for _ in range(reloads // 4):
         reload()
     before = shown.page.resident_bytes()
-    descriptors = len(os.listdir(f"/proc/{shown.page.process.pid}/fd"))
-    for _ in range(800):
+    descriptors = shown.page.descriptors()
+    for _ in range(reloads):
         reload()
-    wait_until(lambda: len(os.listdir(f"/proc/{shown.page.process.pid}/fd")) <= descriptors + 2)
+    wait_until(lambda: shown.page.descriptors() <= descriptors + 2, what="the page's connections are closed")
     assert shown.page.resident_bytes() - before < 8 << 20
+
+
+@pytest.mark.parametrize("reloads", [15, MANY])
+def test_reloads_of_the_browser_leave_no_memory_behind(shown: Shown, reloads: int) -> None:
+    def reload() -> None:
+        shown.browser.call("Page.reload")
+        shown.browser.waits_for("document.querySelectorAll('.instance').length === 2")
+
+    def left() -> dict[str, float]:
+        """What the browser holds once it has let go of all that it can."""
+        for _ in range(3):
+            shown.browser.call("HeapProfiler.collectGarbage")
+        return {one["name"]: one["value"] for one in shown.browser.call("Performance.getMetrics")["metrics"]}
+
+    for _ in range(10):
+        reload()
+    before, resident = left(), shown.page.resident_bytes()
+    descriptors = shown.page.descriptors()
+    for _ in range(reloads):
+        reload()
+    wait_until(lambda: left()["Documents"] <= before["Documents"], what="no document of a page before is left")
+    wait_until(lambda: shown.page.descriptors() <= descriptors + 2, what="the page's connections are closed")
+    after = left()
+    assert after["JSEventListeners"] <= before["JSEventListeners"] + 20
+    assert after["JSHeapUsedSize"] - before["JSHeapUsedSize"] < 2 << 20
+    assert shown.page.resident_bytes() - resident < 8 << 20
 
 
 def test_a_role_that_changes_is_seen(shown: Shown) -> None:

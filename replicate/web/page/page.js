@@ -322,7 +322,7 @@ function makeInstance(number) {
   return made;
 }
 
-function updateInstance(node, picture, nowUs) {
+function updateInstance(node, picture) {
   const { parts } = node;
   style(node, `instance ${picture.mood}`);
   node.dataset.instance = picture.name;
@@ -330,7 +330,7 @@ function updateInstance(node, picture, nowUs) {
   node.dataset.role = picture.role;
   const more = picture.incarnation ? ` (incarnation ${picture.incarnation})` : "";
   say(parts.head, `${MARKS[picture.mood]} ${picture.role} ${picture.name}${more}${picture.mode ? `, ${picture.mode}` : ""}`);
-  const age = Math.floor((nowUs - picture.at_us) / 1e6);
+  const age = Math.floor(picture.age_us / 1e6);
   say(parts.path, `${picture.path}; as it was at ${time(picture.at_us)} UTC${age >= STALE_S ? `, ${age} s ago` : ""}`);
   style(parts.path, age >= STALE_S ? "alarm" : "faint");
   style(parts.bottleneck, picture.error ? "bottleneck alarm" : "bottleneck");
@@ -354,7 +354,7 @@ function updateInstance(node, picture, nowUs) {
 
 function show(told) {
   keyed(byId("instances"), told.instances.map((picture, number) => ({ picture, number })), (one) => `instance-${one.number}`,
-    (one) => makeInstance(one.number), (node, one) => updateInstance(node, one.picture, told.now_us));
+    (one) => makeInstance(one.number), (node, one) => updateInstance(node, one.picture));
   const wrong = told.instances.filter((one) => one.is_wrong).map((one) => one.name);
   const title = wrong.length ? `▲ ${wrong.join(", ")}: Dualsite Replicate` : "Dualsite Replicate";
   if (document.title !== title) document.title = title;

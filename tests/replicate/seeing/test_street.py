@@ -74,6 +74,21 @@ def test_a_secondary_that_sends_on_has_both() -> None:
     ]
 
 
+def test_a_supplier_has_applications_beside_its_sources() -> None:
+    found = rows(replace(SECONDARY, role="supplier", peers=(PEER,)))
+    assert [[part.key for part in row.parts] for row in found] == [
+        ["source", "receiver", "update", "journal"],
+        ["applications", "journal", "source-west", "peer:west"],
+    ]
+
+
+def test_nothing_passes_a_line_that_is_cut() -> None:
+    away = replace(PEER, is_connected=False)
+    cut = replace(PRIMARY, peers=(PEER, away), receiving=replace(RECEIVING, is_connected=False))
+    found = street_of(cut, lambda _key: 7.0, lambda _daemon: False)
+    assert [[way.per_s for way in row.ways if way.is_line] for row in found] == [[None], [7.0], [None]]
+
+
 def test_an_instance_alone_has_its_journal() -> None:
     (row,) = rows(replace(PRIMARY, peers=()))
     assert [part.key for part in row.parts] == ["applications", "journal"]

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
+from replicate.cli.screen import TICK_MS
+from replicate.daemon.daemon import STATUS_PERIOD_S
+from replicate.security.certificate import issue, make_ca
+from replicate.security.identity import for_browsers, for_pages, load_identity
+from replicate.security.tls_files import TlsFiles
+from replicate.seeing.elsewhere import ElsewhereView
 from replicate.seeing.look import InstanceLooker, InstanceView
+from replicate.seeing.page_client import PageAddress, PageClient
+from replicate.seeing.told import POINTS
+from replicate.settings.load import Address
 from replicate.web import server as module
 from replicate.web.request import SECURITY_HEADERS, PageGuard
 from replicate.web.server import CONNECTIONS_MAX, HEAD_BYTES_MAX, STREAMS_MAX, PageServer
@@ -78,7 +88,7 @@ async def read_until(stream: trio.abc.ReceiveStream, wanted: bytes) -> bytes:
 async def served(
     pair: Pair, guard: PageGuard | None = None, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[Served]:
-    lookers = [InstanceLooker(InstanceView(str(one.path)), 0.1) for one in (pair.primary, pair.secondary)]
+    lookers = [InstanceLooker(InstanceView(str(one.path))) for one in (pair.primary, pair.secondary)]
     await wait_until_async(lambda: all(looker.looks for looker in lookers))
     server = PageServer(lookers, guard or PageGuard({"localhost"}), context)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -214,9 +224,6 @@ async def test_there_are_no_more_streams_than_may_be(pair: Pair, monkeypatch: py
 
 
 async def test_elsewhere_it_is_tls_for_those_with_a_certificate_or_the_token(pair: Pair, tmp_path: Path) -> None:
-    from replicate.security.identity import for_browsers, load_identity
-    from replicate.security.tls_files import TlsFiles
-
     authority = Authority(tmp_path)
     authority.install(pair.primary)
     identity = load_identity(TlsFiles.of(pair.primary.path, pair.primary.config.tls), "east")
@@ -238,6 +245,55 @@ async def test_elsewhere_it_is_tls_for_those_with_a_certificate_or_the_token(pai
         async with plain:
             await plain.send_all(HEAD % b"/")
             assert b"HTTP" not in await read_all(plain)
+
+
+async def test_a_page_of_another_host_shows_the_same(pair: Pair, tmp_path: Path) -> None:
+    certificates = tmp_path / "certificates"
+    make_ca(certificates, name="CA", days=30, now_s=time.time() - 60)
+    for one, hosts in ((pair.primary, ["localhost"]), (pair.secondary, [])):
+        issue(one.name, ca=certificates, out=one.path / "tls", hosts=hosts, days=30, now_s=time.time() - 30)
+    east, west = (
+        load_identity(TlsFiles.of(one.path, one.config.tls), one.name) for one in (pair.primary, pair.secondary)
+    )
+    guard = PageGuard({"localhost"}, wants_certificate=True)
+    async with served(pair, guard, for_browsers(east)) as page:
+        address = PageAddress(Address("localhost", page.port), True, "east")
+        view = ElsewhereView(PageClient(address, lambda: for_pages(west)), past_s=60)
+        await trio.to_thread.run_sync(view.look)
+        with open_looker(view, pair.primary.path) as (elsewhere, own):
+            await wait_until_async(lambda: own.looks and elsewhere.looks)
+            there, here = own.view.picture(past_s=60, columns=POINTS), view.picture(past_s=60)
+            assert not here.error
+            assert here.path == f"https://localhost:{page.port}: {there.path}"
+            assert (here.rows, here.findings, here.role) == (there.rows, there.findings, there.role)
+            assert [one.key for one in here.curves] == [one.key for one in there.curves]
+            tables = await trio.to_thread.run_sync(view.records)
+            assert tables == own.view.records()
+        stranger = ElsewhereView(PageClient(address, lambda: for_pages(pair.primary.path / "tls" / "ca.pem")))
+        await trio.to_thread.run_sync(stranger.look)
+        assert "it asks for a token, or a certificate of its CA" in stranger.picture(past_s=60).error
+    await trio.to_thread.run_sync(view.look)
+    assert view.picture(past_s=60).error.startswith("not reached since")
+
+
+@contextmanager
+def open_looker(view: ElsewhereView, path: Path) -> Iterator[list[InstanceLooker]]:
+    """What looks there, and what looks here."""
+    lookers = [InstanceLooker(view), InstanceLooker(InstanceView(str(path)))]
+    try:
+        yield lookers
+    finally:
+        for looker in lookers:
+            looker.close()
+
+
+async def test_what_happens_is_pushed_within_two_seconds() -> None:
+    """By the periods of those who write, look, push and draw; how long it takes, tests/benchmarks/bench_seeing.py
+    measures."""
+    seen_s = STATUS_PERIOD_S + InstanceView.period_s
+    assert seen_s + module.TICK_S < 2
+    assert seen_s + module.TICK_S + ElsewhereView.period_s + module.TICK_S < 2
+    assert seen_s + module.TICK_S + ElsewhereView.period_s + TICK_MS / 1000 < 2
 
 
 async def test_reloads_leave_nothing_behind(pair: Pair) -> None:

@@ -1,4 +1,4 @@
-"""web/told.py: pictures as the page gets them."""
+"""seeing/told.py: pictures as the page gets them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from replicate.seeing.history import SeenHistory
 from replicate.seeing.picture import picture_of, unreadable
-from replicate.web.told import told
+from replicate.seeing.told import told
 from tests.replicate.seeing.test_history import PRIMARY, us
 from tests.replicate.seeing.test_picture import STOPPED
 from tests.replicate.status.test_collect import PEER

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from replicate.compare.scr import array_of
@@ -17,22 +16,11 @@ from replicate.compare.seen_by import seen_by
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.pool.shared_memory import PoolKind, SharedMemory
+from replicate.seeing.told import RecordTable
 from replicate.transfer.packet.matrix import matrix_of
 
 NEEDS: Final = ("journal", "region")
 """Settings of what is opened."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordTable:
-    """`why_not`: why there are no rows; "" where there are."""
-
-    key: str
-    title: str
-    about: str
-    head: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    why_not: str = ""
 
 
 def record_tables(named: str) -> tuple[RecordTable, ...]:

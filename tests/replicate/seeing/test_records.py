@@ -1,4 +1,4 @@
-"""web/records.py: the tables that `scr`, `epochs` and `ruv --told` print, and why one is not there."""
+"""seeing/records.py: the tables that `scr`, `epochs` and `ruv --told` print, and why one is not there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from replicate.cli.main import run
 from replicate.door.snapshot import door_of
-from replicate.web.records import record_tables
+from replicate.seeing.records import record_tables
 from tests.harness.pair import Pair
 
 
