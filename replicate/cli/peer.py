@@ -10,10 +10,10 @@ from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
 from replicate.cli.words import peers
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_run import start_again, stop_and_start_again
-from replicate.errors import AlreadyRunningError, ConfigurationError, UsageError
+from replicate.errors import AlreadyRunningError, UsageError
 from replicate.model.partitions import ALL
 from replicate.model.start_command import stop_command
-from replicate.settings.load import Address, parse_address
+from replicate.settings.load import Address
 
 if TYPE_CHECKING:
     from replicate.instance.file import PeerEntry
@@ -37,6 +37,7 @@ def add(name: str, address: str | None, packets: bool, certificate: str, partiti
 
     Another host is reached by TLS only, so this instance needs its certificate first.
     """
+    from replicate.admin.peer_address import checked_address
     from replicate.instance.instance import AS_KNOWN
 
     if packets == bool(address):
@@ -56,25 +57,6 @@ def add(name: str, address: str | None, packets: bool, certificate: str, partiti
         name, where.host, where.port, certificate=certificate, replace_address=replace, partitions=bound
     )
     emit(entry, _added(opened, known, entry))
-
-
-def checked_address(opened: Instance, name: str, address: str) -> Address:
-    """The address of a Receiver Server, if this instance can reach it as it is. ConfigurationError, and what the look
-    for a certificate raises."""
-    where = parse_address(address, where="HOST:PORT")
-    if not where.port:
-        raise ConfigurationError(
-            f"nobody can be reached at port 0 of {where.host}",
-            where="HOST:PORT",
-            do=f"Give the port that the Receiver Server of {name} listens at: there, replicate -i {name} status",
-        )
-    if not where.is_loopback:
-        from replicate.security.tls import require_identity
-        from replicate.security.tls_files import TlsFiles
-
-        files = TlsFiles.of(opened.path, opened.config.tls)
-        require_identity(files, opened.name, where="HOST:PORT", wanted_for=where)
-    return where
 
 
 def _added(opened: Instance, known: PeerEntry | None, entry: PeerEntry) -> list[str]:

@@ -1,16 +1,22 @@
-"""`replicate replica list|retire|restore`: the suppliers of a network, one that is gone, and one that was restored."""
+"""`replicate replica list|join|retire|restore`: the suppliers of a network, one more, one that is gone or restored."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from replicate.cli.common import DOOR, Noun, columns, confirm, emit, open_instance, plain
+from replicate.cli.common import DOOR, Noun, columns, confirm, emit, instance_name, open_instance, plain, wants_json
 from replicate.cli.roles import timeout_option
+from replicate.cli.words import instances
+
+if TYPE_CHECKING:
+    from replicate.admin.join_plan import PlannedStep
 
 
 @click.group(cls=Noun)
 def replica() -> None:
-    """The suppliers that are known here, and what to do about one that is gone, or was restored."""
+    """The suppliers that are known here, one more of them, and what to do about one that is gone, or was restored."""
 
 
 @replica.command(name="list")
@@ -24,6 +30,62 @@ def list_() -> None:
         (one.name, one.incarnation, one.transactions, ", ".join(one.writes) or "-", one.told) for one in found
     ]
     emit([plain(one) for one in found], columns([head, *rows]) if rows else ["none"])
+
+
+@replica.command()
+@click.argument("supplier", shell_complete=instances)
+@click.argument("address", metavar="[HOST:PORT]", required=False)
+@click.option("--listen", metavar="HOST:PORT", help="Where this one waits for its sources, as with receiver start.")
+@click.option("--address", "reached_at", metavar="HOST:PORT", help="Where SUPPLIER reaches it, if not there.")
+@click.option("--network", metavar="UUID", help="The network; that of SUPPLIER, where it is on this host.")
+@click.option("--name", metavar="NAME", help="Unique in the network; the directory's name if not given.")
+@click.option("--dry-run", is_flag=True, help="Only say which steps are done, and what would do the others by hand.")
+@timeout_option
+def join(
+    supplier: str,
+    address: str | None,
+    listen: str | None,
+    reached_at: str | None,
+    network: str | None,
+    name: str | None,
+    dry_run: bool,
+    timeout_s: float,
+) -> int:
+    """Make the instance named with -i, and have it join SUPPLIER as a supplier: made, seeded, converted, linked.
+
+    SUPPLIER is a directory or name of an instance on this host, which is linked, too; or the name of one on another
+    host, whose Receiver Server is at HOST:PORT, or will be. What is to be done there is printed, and waited for. Ended
+    anywhere, the same command goes on; once all is done, it does nothing. Exit code of --dry-run: 1 while something is
+    to be done."""
+    from replicate.admin.join_plan import THERE
+    from replicate.admin.joining import Join, wish_of
+    from replicate.cli.progress import seeding
+
+    wish = wish_of(
+        instance_name(), supplier, name=name, network=network, listen=listen, address=reached_at, there=address
+    )
+
+    def say(line: str) -> None:
+        if not wants_json():
+            click.echo(line)
+
+    def waits(steps: tuple[PlannedStep, ...]) -> None:
+        say(f"waits for {wish.supplier}. What is to be done there, where it is not yet:")
+        for one in steps:
+            say(f"  {one.command}")
+
+    with seeding("writers go on") as told:
+        made = Join(wish, timeout_s, told, lambda one: say(f"{wish.name}: {one.step.value}"), waits)
+        steps = made.look() if dry_run else made.run().steps
+    if dry_run:
+        rows = [("done" if one.is_done else "to do", one.step.value, one.command) for one in steps]
+        emit([plain(one) for one in steps], columns(rows))
+        return int(not all(one.is_done for one in steps))
+    lines = [f"{wish.name} is a supplier, and linked with {wish.supplier}"]
+    lines += [f"there, unless it is done: {one.command}" for one in steps if one.step in THERE and not one.is_done]
+    lines.append(f"it writes what is given to it, there: {wish.other} partition give PARTITION {wish.name}")
+    emit({"name": wish.name, "steps": [plain(one) for one in steps]}, lines)
+    return 0
 
 
 @replica.command()

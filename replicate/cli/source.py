@@ -149,7 +149,7 @@ def activate(peer: str | None, address: str | None) -> None:
 
     It stays so over a restart. One that does not run is active when it is started.
     """
-    from replicate.cli.peer import checked_address
+    from replicate.admin.peer_address import checked_address
 
     opened = open_instance()
     known = _peer(opened, peer)

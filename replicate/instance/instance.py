@@ -28,6 +28,7 @@ from replicate.errors import (
     UsageError,
     WrongInstanceError,
 )
+from replicate.instance import private_files
 from replicate.instance.file import (
     Frozen,
     InstanceFile,
@@ -213,13 +214,13 @@ class Instance:
                     do=f"Use it (replicate -i {named} instance show), name another directory, or remove it: replicate "
                     f"instance remove {named}",
                 )
-            if any(directory.iterdir()):
+            if not all(private_files.is_left_of_a_creation(one, default_text()) for one in directory.iterdir()):
                 raise AlreadyExistsError(
                     "the directory is not empty", where=str(directory), do="Name a new or an empty directory"
                 )
             directory.chmod(0o700)
             for sub in DIRECTORIES:
-                (directory / sub).mkdir(mode=0o700)
+                (directory / sub).mkdir(mode=0o700, exist_ok=True)
                 made.callback((directory / sub).rmdir)
             for file in (SETTINGS_NAME, FILE_NAME):
                 made.callback((directory / file).unlink, missing_ok=True)

@@ -33,6 +33,17 @@ FILE_MODES: Final = {"instance.json": 0o022, SETTINGS: 0o022}
 _NOBODY_ELSE: Final = 0o022
 
 
+def is_left_of_a_creation(path: Path, settings: str) -> bool:
+    """Whether the creation of an instance that was killed has left it: a directory in which nothing is, the `settings`
+    as they are first written, or a file that was being written."""
+    if path.is_symlink():
+        return False
+    if path.name in DIRECTORY_MODES and path.is_dir():
+        return not any(path.iterdir())
+    is_aside = path.name.startswith(tuple(f".{name}." for name in FILE_MODES))
+    return path.is_file() and (is_aside or (path.name == SETTINGS and path.read_bytes() == settings.encode()))
+
+
 def check_directories(instance: Path) -> None:
     """The instance's directory (which is there), those in it, and its file: about ten `lstat`. What is missing is
     somebody else's to say. Its settings are `check_settings`'.

@@ -52,6 +52,23 @@ def test_created_then_opened(tmp_path: Path) -> None:
     assert joined.content.network == made.content.network
 
 
+def test_what_one_that_was_killed_has_left_is_taken(tmp_path: Path) -> None:
+    directory = tmp_path / "alpha"
+    made = Instance.create(directory, role="primary")
+    (directory / FILE_NAME).rename(directory / f".{FILE_NAME}.7.abc")
+    (directory / "log").rmdir()
+    again = Instance.create(directory, role="primary")
+    assert again.content.uuid != made.content.uuid
+    (directory / FILE_NAME).unlink()
+    (directory / "journal" / "1.segment").touch()
+    with pytest.raises(AlreadyExistsError, match="not empty"):
+        Instance.create(directory, role="primary")
+    (directory / "journal" / "1.segment").unlink()
+    (directory / "replicate.toml").write_text("# somebody's\n")
+    with pytest.raises(AlreadyExistsError, match="not empty"):
+        Instance.create(directory, role="primary")
+
+
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("file", ["replicate.toml", FILE_NAME])
 def test_one_that_could_not_be_made_leaves_nothing(
