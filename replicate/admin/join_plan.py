@@ -169,7 +169,7 @@ def plan(wish: JoinWish, here: SiteFacts | None, there: SiteFacts | None) -> tup
 
 def next_step(steps: tuple[PlannedStep, ...], *, is_here: bool) -> PlannedStep | None:
     """The first that is not done; None: all are. `is_here`: the supplier is on this host, so that steps there can be
-    done; otherwise they are left to whoever is there."""
+    done; otherwise they are left to people there."""
     return next((one for one in steps if not one.is_done and (is_here or not one.is_there)), None)
 
 

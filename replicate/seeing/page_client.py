@@ -64,7 +64,7 @@ class PageAddress:
         made = cls(Address(found[2] or found[3], port), found[1] == "https", found[5] or "")
         if not made.is_tls and not made.at.is_loopback:
             raise ConfigurationError(
-                f"{made.at} is not on loopback, and http shows everything to whoever listens",
+                f"{made.at} is not on loopback, and http shows everything to all that listen",
                 where=where,
                 do=f"Use https://{made.at}; or have ssh carry it: ssh -L PORT:127.0.0.1:{port} {made.at.host}, then "
                 "http://127.0.0.1:PORT",

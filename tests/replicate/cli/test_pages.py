@@ -74,7 +74,7 @@ def test_one_that_is_not_reached_is_named_and_the_others_are_shown(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["watch", "--once", "-i", "http://db2#west"], 78, "http shows everything to whoever listens [-i]"),
+        (["watch", "--once", "-i", "http://db2#west"], 78, "http shows everything to all that listen [-i]"),
         (["watch", "--once", "-i", "https://db2/page"], 78, "is no address of a page [-i]. Write it like https://"),
         (["watch", "--once", "-i", "https://db2#west"], 78, "Name the CA's certificate: --pages-ca FILE; or"),
         (
