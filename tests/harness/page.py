@@ -12,11 +12,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.harness import fork_server
+from tests.harness.fork_server import Forked
+
 
 class WebPage:
     """A page that is served."""
 
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+    def __init__(self, process: subprocess.Popen[str] | Forked, url: str) -> None:
         self.process = process
         self.url = url
 
@@ -35,7 +38,7 @@ def web_page(environment: Mapping[str, str], *instances: Path | str) -> Iterator
     """A page of these instances, or of those on other pages, at a free port."""
     named = [word for instance in instances for word in ("-i", str(instance))]
     command = [sys.executable, "-m", "replicate.cli.main", "web", "--listen", "127.0.0.1:0", *named]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = fork_server.popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -23,6 +23,8 @@ from tests.harness.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 SEEN_WITHIN_S = 2.0 + 60.0
+FEW, MANY = 40, pytest.param(1000, marks=pytest.mark.long)
+"""Pictures and reloads of a run, and of the long form."""
 ACCESSIBLE = (Path(__file__).resolve().parents[1] / "harness" / "accessible.js").read_text(encoding="utf-8")
 SETTINGS = """
     [journal]
@@ -225,19 +227,16 @@ def test_frozen_means_frozen(shown: Shown) -> None:
     wait_until(lambda: shown.number("primary", "written") == last)
 
 
-def test_a_thousand_pictures_leave_no_element_behind(shown: Shown) -> None:
-    count = """(async () => {
+@pytest.mark.parametrize("pictures", [FEW, MANY])
+def test_pictures_leave_no_element_behind(shown: Shown, pictures: int) -> None:
+    count = f"""(async () => {{
         const told = await (await fetch('pictures')).json();
         show(told);
         const before = document.getElementsByTagName('*').length;
-        for (let step = 0; step < 1000; step++) show(told);
+        for (let step = 0; step < {pictures}; step++) show(told);
         return document.getElementsByTagName('*').length - before;
-    })()"""
+    }})()"""
     wait_until(lambda: shown.browser.run(count) == 0, what="as many elements as before")
-
-
-FEW, MANY = 150, pytest.param(1000, marks=pytest.mark.long)
-"""Reloads of a run, and of the long form."""
 
 
 @pytest.mark.parametrize("reloads", [FEW, MANY])
@@ -264,7 +263,7 @@ def test_reloads_leave_no_memory_behind(shown: Shown, reloads: int) -> None:
     assert shown.page.resident_bytes() - before < 8 << 20
 
 
-@pytest.mark.parametrize("reloads", [15, MANY])
+@pytest.mark.parametrize("reloads", [5, MANY])
 def test_reloads_of_the_browser_leave_no_memory_behind(shown: Shown, reloads: int) -> None:
     def reload() -> None:
         shown.browser.call("Page.reload")
@@ -276,7 +275,7 @@ def test_reloads_of_the_browser_leave_no_memory_behind(shown: Shown, reloads: in
             shown.browser.call("HeapProfiler.collectGarbage")
         return {one["name"]: one["value"] for one in shown.browser.call("Performance.getMetrics")["metrics"]}
 
-    for _ in range(10):
+    for _ in range(3):
         reload()
     before, resident = left(), shown.page.resident_bytes()
     descriptors = shown.page.descriptors()

@@ -13,13 +13,14 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from replicate.cli.screen import WINDOWS_S, Watching, footer
+from tests.harness import fork_server
 from tests.harness.pair import Pair
 from tests.harness.waiting import PATIENCE_S
 
@@ -66,6 +67,12 @@ def test_the_last_line_says_what_was_chosen() -> None:
     assert frozen.meaning == "warning"
 
 
+def is_unicode(environment: Mapping[str, str]) -> bool:
+    """Whether a program takes the terminal for one of UTF-8."""
+    wanted = [environment[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if environment.get(name)]
+    return "UTF-8" in "".join(wanted[:1]).upper()
+
+
 class Typed:
     """`replicate watch` on a terminal of its own."""
 
@@ -75,12 +82,14 @@ class Typed:
         self._slave = slave
         self.before = termios.tcgetattr(slave)
         command = [sys.executable, "-m", "replicate.cli.main", "watch", *arguments]
-        self.process = subprocess.Popen(
+        # Its locale is the tests' own, if that has Unicode: then it is forked, and need not import the product.
+        own = {} if is_unicode(os.environ) else {"LC_ALL": "C.UTF-8"}
+        self.process = fork_server.popen(
             command,
             stdin=slave,
             stdout=slave,
             stderr=subprocess.PIPE,
-            env={**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **environment},
+            env={**os.environ, "TERM": "xterm", **own, **environment},
         )
         self.raw = b""
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from replicate.cli.main import run
+from tests.harness import fork_server
 from tests.harness.certificates import Authority
 from tests.harness.notified import Notified
 from tests.harness.pair import Pair
@@ -33,7 +34,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
 def web(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process, and the page's address."""
     command = [sys.executable, "-m", "replicate.cli.main", "web", "--listen", "127.0.0.1:0", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    process = fork_server.popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
     try:
         assert process.stdout is not None
         assert process.stderr is not None
