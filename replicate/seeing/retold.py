@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import types
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from replicate.errors import FormatUnknownError
@@ -127,9 +126,15 @@ def _value(kind: Any, value: object, place: str) -> Any:
     return _made(kind, value, place) if is_dataclass(kind) and isinstance(kind, type) else _plain(kind, value, place)
 
 
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+_HINTS: Final[dict[type, dict[str, Any]]] = {}
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    """The types of its fields; looked up once."""
+    found = _HINTS.get(kind)
+    if found is None:
+        found = _HINTS[kind] = get_type_hints(kind)
+    return found
 
 
 def _made(kind: type[_Made], value: object, place: str, **known: object) -> _Made:

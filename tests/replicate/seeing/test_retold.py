@@ -88,6 +88,14 @@ def test_what_no_page_tells_is_refused_with_its_place(was: bytes, wrong: bytes, 
     assert what in str(caught.value)
 
 
+@pytest.mark.parametrize("wrong", [{"at_us": 1 << 60}, {"at_us": -1}, {"at_us": us(1), "from_us": us(2)}])
+def test_a_time_that_no_clock_shows_is_refused(wrong: dict[str, int]) -> None:
+    document = json.loads(TOLD)
+    document["instances"][0].update(wrong)
+    with pytest.raises(FormatUnknownError, match=r"instances\[0\]"):
+        read_told(json.dumps(document).encode())
+
+
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Of every value in a document."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
