@@ -1,11 +1,11 @@
 """A barrier: nothing is applied (on a primary: committed) beyond a sequence number, until it is lifted or has expired.
 
-Guarantees: one barrier at a time; it falls at once when its holder dies, because the kernel gives up the holder's lock
-then, and it expires (by the machine's monotonic clock) when its holder stands still; nothing that was not yet received
-when it was set is applied beyond it. The Receiver Server goes on receiving. A writer on a primary stands at a barrier
-for WRITER_WAIT_S_MAX at most. At a *closing* one it stands for its own patience, and is refused then: nothing passes
-while the holder lives. One that turns writers away has them give up transactions and regions. One that holds beginnings
-stops nothing that has begun. A frozen instance stands as at a closing one that has no end.
+Guarantees: one barrier at a time; it falls at once when its holder dies, as the kernel gives up the holder's lock then,
+and expires (by the monotonic clock) when its holder stands still; nothing not yet received when it was set is applied
+beyond it. A writer on a primary stands at one for WRITER_WAIT_S_MAX at most. At a *closing* one it stands for its own
+patience, and is refused then: nothing passes while the holder lives. One that turns writers away has them give up
+transactions and regions. One that holds beginnings stops nothing that has begun. A frozen instance stands as at a
+closing one that has no end.
 Refuses to know: why anybody wants the instance to stand still.
 """
 
