@@ -118,12 +118,14 @@ def test_packets(tmp_path: Path) -> None:
     assert set(line["ratio"]) == {"import_to_replay", "import_to_line", "export_to_line"}
 
 
+@pytest.mark.long  # five whole streets, one after another
 def test_suppliers(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, "suppliers", "--transactions", "3000", "--rounds", "1")
     assert [line["case"] for line in lines] == ["secondary", "one writes", "both write", "one table", "same rows"]
     assert all(line["figure"]["rate"] > 0 for line in lines)
 
 
+@pytest.mark.long
 def test_partitions(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, "partitions", "--transactions", "2000", "--rounds", "1", "--wanted", "half", "nothing")
     assert [one["wanted"] for one in lines] == ["whole", "half", "nothing"]

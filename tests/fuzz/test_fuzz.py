@@ -78,7 +78,7 @@ def test_the_corpus_and_its_mutants(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.turns(6)
+@pytest.mark.turns(15)
 @pytest.mark.parametrize("name", TARGETS)
 def test_atheris(name: str, tmp_path: Path) -> None:
     if importlib.util.find_spec("atheris") is None:
