@@ -167,7 +167,9 @@ def list_(shows_tables: bool) -> None:
             for line in (shown, *(f"  {table}" for table in row.tables))
         ]
     writers = written(opened)
-    lines += [f"{one.name}: written by {', '.join((one.by, *one.others))}" for one in writers]
+    for one in writers:
+        sums = f"; sums: {', '.join(one.sums)}" if one.sums else ""
+        lines.append(f"{one.name}: written by {', '.join((one.by, *one.others))}{sums}")
     emit(
         [row._asdict() | _writer(row.number, writers) for row in rows],
         [*lines, f"at most {known.limit}"],
@@ -226,7 +228,7 @@ def _writer(number: int, writers: Sequence[Written]) -> dict[str, object]:
     if not by:
         return {}
     found = by.get(number, by[0])
-    return {"writer": found.by, "shared_with": list(found.others)}
+    return {"writer": found.by, "shared_with": list(found.others)} | ({"sums": list(found.sums)} if found.sums else {})
 
 
 def _numbered(number: int) -> str:

@@ -80,6 +80,11 @@ class Writers:
         names = self.summed.get(self.named(partition), ())
         return tuple(column for of, column in zip(names[0::2], names[1::2], strict=True) if of == table)
 
+    def all_sums(self, partition: int) -> tuple[str, ...]:
+        """Those of all its tables, as TABLE.COLUMN."""
+        names = self.summed.get(self.named(partition), ())
+        return tuple(map(".".join, zip(names[0::2], names[1::2], strict=True)))
+
     def merged(self, partitions: Collection[int]) -> tuple[int, ...]:
         """Those of `partitions` that several write, ascending."""
         return tuple(sorted(one for one in partitions if one not in _NOBODYS and self.others(one)))

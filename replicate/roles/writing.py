@@ -38,13 +38,14 @@ from replicate.region.sqlite.own_counters import PLACES
 @dataclass(frozen=True, slots=True)
 class Written:
     """`number`: of the partition, REST for all that were never given by name. `by`: the instance's name; `others`:
-    those that write it, too."""
+    those that write it, too; `sums`: its columns that are sums, as TABLE.COLUMN."""
 
     number: int
     name: str
     by: str
     is_own: bool
     others: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
 
 
 def written(instance: Instance) -> list[Written]:
@@ -66,6 +67,7 @@ def written(instance: Instance) -> list[Written]:
             names.get(uuid, uuid.hex()),
             uuid == instance.content.uuid,
             tuple(sorted(names.get(one, one.hex()) for one in writers.others(number))),
+            writers.all_sums(number),
         )
         for number, uuid in sorted(writers.by.items())
     ]

@@ -239,6 +239,7 @@ def test_pictures_leave_no_element_behind(shown: Shown, pictures: int) -> None:
     wait_until(lambda: shown.browser.run(count) == 0, what="as many elements as before")
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("reloads", [FEW, MANY])
 def test_reloads_leave_no_memory_behind(shown: Shown, reloads: int) -> None:
     host, port = str(urlsplit(shown.page.url).hostname), int(urlsplit(shown.page.url).port or 0)

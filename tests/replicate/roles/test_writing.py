@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -297,6 +298,9 @@ def test_columns_that_are_sums(tmp_path: Path) -> None:
     three.assert_converged()
     assert three.rows("b")["ta"] == [(1, "of c", 143)]
     assert "too; sums: ta.n" in command(first, "journal", "show").output
+    assert "written by a, b, c; sums: ta.n" in command(first, "partition", "list").output
+    listed = json.loads(command(first, "--json", "partition", "list").output)
+    assert [one.get("sums") for one in listed if one["name"] == "DEFAULT"] == [["ta.n"]]
     for name in ("b", "c"):
         leave(three.by[name], "1", timeout_s=30)
     three.level()

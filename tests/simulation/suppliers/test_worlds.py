@@ -13,6 +13,7 @@ from tests.simulation.slices import SUPPLIER_SLICES, live_suppliers, live_suppli
 
 
 @pytest.mark.slow
+@pytest.mark.turns(1)
 def test_in_worlds_of_this_commit_suppliers_come_to_the_same(tmp_path: Path) -> None:
     live_suppliers_of_commit(tmp_path)
 
