@@ -228,7 +228,8 @@ def _writer(number: int, writers: Sequence[Written]) -> dict[str, object]:
     if not by:
         return {}
     found = by.get(number, by[0])
-    return {"writer": found.by, "shared_with": list(found.others)} | ({"sums": list(found.sums)} if found.sums else {})
+    told: dict[str, object] = {"writer": found.by, "shared_with": list(found.others)}
+    return told | {"sums": list(found.sums)} if found.sums else told
 
 
 def _numbered(number: int) -> str:
