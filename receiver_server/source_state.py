@@ -400,15 +400,20 @@ class SourceState:
         told: dict[str, Any] = {TOLD: self.pool.source_told_ns or None}
         if self.suppliers is not None:
             told["suppliers"] = self.suppliers.facts()
-        wall_ns, now_ns = time.time_ns(), time.monotonic_ns()
-        known_clocks = {one.peer_name: one.clock.ahead_s(wall_ns, now_ns) for one in self.all_connections}
-        clocks = {name: ahead_s for name, ahead_s in known_clocks.items() if ahead_s}
-        if (beyond_ns := latest_beyond_ns(one.clock for one in self.all_connections)) is not None:
-            self.pool.note_clocks(beyond_ns, now_ns)
+        clocks = self._judge_clocks()
         if clocks or CLOCKS in self.context.facts:
             told[CLOCKS] = clocks
         self.context.status(text, **facts("receiver", measured), **self.heard.facts(), **told)
         self._tell_silence(known)
+
+    def _judge_clocks(self) -> dict[str, int]:
+        """By how many seconds the clock of each source is ahead of ours, where it is not the same. The Update Process
+        is told the latest of them."""
+        wall_ns, now_ns = time.time_ns(), time.monotonic_ns()
+        clocks = {one.peer_name: one.clock for one in self.all_connections}
+        if (beyond_ns := latest_beyond_ns(clocks.values())) is not None:
+            self.pool.note_clocks(beyond_ns, now_ns)
+        return {name: ahead_s for name, clock in clocks.items() if (ahead_s := clock.ahead_s(wall_ns, now_ns))}
 
     def measured(self, known: Known) -> dict[str, Any]:
         """The figures of daemon/figures.py, now, in the order of the status."""

@@ -42,7 +42,7 @@ from replicate.errors import (
     TurnedBackError,
 )
 from replicate.instance.instance import Instance
-from replicate.model.clock_skew import csn_end
+from replicate.model.clock_skew import HEARD_NS, csn_end
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbell
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceivePool
@@ -227,7 +227,7 @@ class _Driver:
         try:
             with closing(Doorbell.claim(pool, self._instance.run_directory, UPDATE_SLOT)) as bell:
                 async with trio.open_nursery() as nursery:
-                    self._judge_own_clock(pool)
+                    self._judge_own_clock(pool)  # before anything is applied
                     nursery.start_soon(self._say_alive, pool)
                     nursery.start_soon(self._wake_to_stop, bell)
                     await self._loop(pool, applier, bell)
@@ -277,11 +277,12 @@ class _Driver:
         door = self._session.door
         if not door.instance.is_supplier:
             return
-        most_s = self._context.config.update.clock_ahead_max_s
-        end = csn_end(*pool.clocks_note, time.time_ns(), time.monotonic_ns(), most_s)
+        most_s, now_ns = self._context.config.update.clock_ahead_max_s, time.monotonic_ns()
+        end = csn_end(*pool.clocks_note, time.time_ns(), now_ns, most_s)
         if bool(end) != bool(door.words[word.CSN_END]):
             told = self._log.error if end else self._log.info
             told("nothing is committed here: this host's clock is ahead" if end else "this host's clock is right again")
+        door.words[word.CSN_END_UNTIL_NS] = now_ns + HEARD_NS
         door.words[word.CSN_END] = end
 
     def _note_lag(self, pool: ReceivePool) -> None:

@@ -168,7 +168,7 @@ class Door:
         if now > csn:
             csn = now
         if csn >= (words[word.CSN_END] or CSN_CAP):
-            self._refuse_clock(csn)
+            self._check_clock(csn)
         frame, chain = pack_frame(
             kind,
             seqno,
@@ -183,18 +183,21 @@ class Door:
         # A named tuple's own constructor is a function of Python: a percent of a commit, measured.
         return tuple.__new__(Allotted, (seqno, frame, origin_seqno, chain, csn))
 
-    def _refuse_clock(self, csn: int) -> NoReturn:
-        if csn < CSN_CAP:
+    def _check_clock(self, csn: int) -> None:
+        """ClockAheadError for a csn at CSN_CAP, or at CSN_END while that holds."""
+        words = self.words
+        if csn >= CSN_CAP:
+            raise ClockAheadError(
+                f"a transaction of {self.instance.name} would bear the time {readable(csn)}, and none may from 2100 on",
+                do="Set the clock of this host right; then do the transaction again",
+            )
+        if time.monotonic_ns() < words[word.CSN_END_UNTIL_NS]:
             raise ClockAheadError(
                 f"a transaction of {self.instance.name} would bear the time {readable(csn)}, and by the clock of every "
-                f"host that was heard here of late nothing may from {readable(self.words[word.CSN_END])} on ([update] "
+                f"host that was heard here of late nothing may from {readable(words[word.CSN_END])} on ([update] "
                 "clock_ahead_max_s): the others would stop at it",
                 do="Set right whichever clock is wrong (timedatectl, chronyc tracking); then do the transaction again",
             )
-        raise ClockAheadError(
-            f"a transaction of {self.instance.name} would bear the time {readable(csn)}, and none may from 2100 on",
-            do="Set the clock of this host right; then do the transaction again",
-        )
 
     def _refuse_to_allot(self) -> NoReturn:
         raise NotPrimaryError(

@@ -52,8 +52,10 @@ class PeerClock:
 
 
 def latest_beyond_ns(clocks: Iterable[PeerClock]) -> int | None:
-    """`beyond_ns` of the one that is ahead most; None: nobody's clock is known."""
-    return max((one.beyond_ns for one in clocks if one.beyond_ns is not None), default=None)
+    """`beyond_ns` of the one that is ahead most, 0 at least; None: nobody's clock is known. (A host without a battery
+    may say 1970, which is before our machine was started.)"""
+    known = [one.beyond_ns for one in clocks if one.beyond_ns is not None]
+    return max(0, *known) if known else None
 
 
 def csn_end(beyond_ns: int, heard_ns: int, own_wall_ns: int, now_ns: int, most_s: float) -> int:

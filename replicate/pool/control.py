@@ -118,8 +118,10 @@ OWN_MERGED_SEQNO: Final = 52
 CSN_END: Final = 53
 """On a supplier: from which csn on nothing of our own is committed, as our clock is ahead of all others (0: it is
 not)."""
+CSN_END_UNTIL_NS: Final = 54
+"""So long that holds (monotonic), unless it is said again: who says it may have gone."""
 COMMIT_WORDS_END: Final = 64
-"""Words CSN_END + 1 … 63 are free for the door."""
+"""Words CSN_END_UNTIL_NS + 1 … 63 are free for the door."""
 
 # Ring words: a cache line of their own, because readers poll them.
 EARLY: Final = 64

@@ -151,6 +151,11 @@ async def test_a_clock_that_differs_is_told_while_its_source_is_connected(source
     beyond_ns, heard_ns = source.pool.clocks_note
     assert beyond_ns == connection.clock.beyond_ns
     assert heard_ns >= now_ns
+    for _ in range(8):
+        connection.clock.heard(1, now_ns)  # it says 1970
+    source.tell()
+    assert source.context.facts["clocks"]["east"] < -1_000_000_000
+    assert source.pool.clocks_note[0] == 0
     source.left(connection)
     source.tell()
     assert source.context.facts["clocks"] == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import apsw
@@ -124,7 +125,7 @@ def test_what_was_told_in_time_is_awaited_again() -> None:
 def test_one_whose_clock_is_ahead_of_all_tells_nothing_and_goes_on(two: Suppliers) -> None:
     two.write("a", 3, table="ta")
     with door_of(two.by["b"]) as door:
-        door.words[word.CSN_END] = 1
+        door.words[word.CSN_END], door.words[word.CSN_END_UNTIL_NS] = 1, time.monotonic_ns() + 600_000_000_000
         before = two.last_seqno("b")
         carry(two, "a", "b")
         assert two.last_seqno("b") == before + 3

@@ -72,11 +72,15 @@ def test_nothing_gets_a_time_from_2100_on(door: Door, monkeypatch: pytest.Monkey
 
 def test_nothing_gets_a_time_that_no_other_host_would_take(door: Door) -> None:
     end = door.words[word.CSN_END] = first_csn(time.time_ns() // 1000 - 60_000_000)
+    door.words[word.CSN_END_UNTIL_NS] = time.monotonic_ns() + 600_000_000_000
     with door.locked():
         with pytest.raises(ClockAheadError, match=f"nothing may from {re.escape(readable(end))} on"):
             allot(door)
         door.words[word.CSN_END] = first_csn(time.time_ns() // 1000 + 60_000_000)
-        append(door)
+        allot(door)
+        door.words[word.CSN_END] = end
+        door.words[word.CSN_END_UNTIL_NS] = time.monotonic_ns()
+        append(door)  # whoever said so has been silent
 
 
 def test_what_does_not_follow_is_not_appended(door: Door) -> None:

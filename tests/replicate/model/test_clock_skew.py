@@ -67,6 +67,15 @@ def known(ahead_s: int) -> PeerClock:
 def test_the_latest_of_those_that_are_known_counts() -> None:
     assert latest_beyond_ns([PeerClock()]) is latest_beyond_ns([]) is None
     assert latest_beyond_ns([known(-90), PeerClock(), known(5)]) == known(5).beyond_ns
+    assert latest_beyond_ns([known(5)]) == known(5).beyond_ns
+
+
+def test_one_that_says_1970_gives_a_number_that_a_word_can_hold() -> None:
+    clock = PeerClock()
+    for second in range(LEAST):
+        clock.heard(1 + second * S, BOOTED)
+    assert latest_beyond_ns([clock]) == 0
+    assert latest_beyond_ns([clock, known(5)]) == known(5).beyond_ns
 
 
 @given(st.lists(st.integers(-200_000, 200_000), min_size=1, max_size=4), st.integers(-200_000, 200_000))
