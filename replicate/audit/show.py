@@ -49,6 +49,7 @@ from replicate.model.transaction import (
     Transaction,
     decode_change,
 )
+from replicate.model.writers import dotted
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
@@ -280,8 +281,7 @@ def _told_region(content: RegionChange) -> str:
         return f"{content.region}: {content.uuid.hex()} {told} {content.other.hex()}"
     which = f"partition {content.partition}" if content.partition else "all that has no other writer"
     how = {SHARED: "is written by {}, too", LEFT: "is written by {} no longer"}.get(content.what, "is written by {}")
-    names = map(".".join, zip(content.summed[0::2], content.summed[1::2], strict=True))
-    sums = f"; sums: {', '.join(names)}" if content.summed else ""
+    sums = f"; sums: {', '.join(dotted(content.summed))}" if content.summed else ""
     return f"{content.region}: {which} {how.format(content.uuid.hex())}{sums}"
 
 

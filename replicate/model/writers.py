@@ -30,13 +30,18 @@ _NOBODYS: Final = frozenset((PARTITION_STREAM, PARTITION_NONE))
 """What is for everybody (comments), and what never leaves its instance: anybody writes it."""
 
 
+def dotted(names: Sequence[str]) -> tuple[str, ...]:
+    """TABLE.COLUMN of each, as people write it, of tables and columns by turns."""
+    return tuple(map(".".join, zip(names[0::2], names[1::2], strict=True)))
+
+
 @dataclass(frozen=True, slots=True)
 class Writers:
     """`by`: partition, or REST -> UUID (16 bytes) of the supplier whose it is. Empty: there are no suppliers. `shared`:
     the same -> those who write it, too, or have (then with a place below 0) -> their places, from 1 on. `by_row`: those
     whose rows are merged whole, not column by column. `summed`: the same -> their columns that are sums, table and
-    column by turns. `retiring`: suppliers that are gone -> who offers to have what
-    they wrote. `parted`: the same -> who takes nothing more from them. `retired`: those that all have parted from."""
+    column by turns. `retiring`: suppliers that are gone -> who offers to have what they wrote. `parted`: the same ->
+    who takes nothing more from them. `retired`: those that all have parted from."""
 
     by: Mapping[int, bytes] = field(default_factory=dict)
     shared: Mapping[int, Mapping[bytes, int]] = field(default_factory=dict)
@@ -82,8 +87,7 @@ class Writers:
 
     def all_sums(self, partition: int) -> tuple[str, ...]:
         """Those of all its tables, as TABLE.COLUMN."""
-        names = self.summed.get(self.named(partition), ())
-        return tuple(map(".".join, zip(names[0::2], names[1::2], strict=True)))
+        return dotted(self.summed.get(self.named(partition), ()))
 
     def merged(self, partitions: Collection[int]) -> tuple[int, ...]:
         """Those of `partitions` that several write, ascending."""

@@ -197,6 +197,9 @@ class ReadRegion(Protocol):
         """Why several suppliers cannot write a table of it; None where they can. `keys_chosen`: the application gives
         every row a key that no other site gives."""
 
+    def unsummable(self, definition: TableDefinition, column: str) -> str:
+        """Why what several suppliers add to a column of a table cannot be added up; "" where it can."""
+
     def check_identity(self, *, network: bytes, instance: bytes) -> object:
         """RegionReplacedError unless it is the region that it was opened as, of that network and instance; else
         FormatUnknownError, RegionDamagedError."""

@@ -27,11 +27,10 @@ from replicate.instance.instance import Instance
 from replicate.journal.record import pack_elements
 from replicate.limits import PARTITION_NONE
 from replicate.model.transaction import LEFT, SHARED, WRITTEN, Op, TableDefinition
-from replicate.model.writers import REST, Writers
+from replicate.model.writers import REST, Writers, dotted
 from replicate.pool import control as word
 from replicate.region.kind import KIND
 from replicate.region.protocol import CapturedChanges, Unmergeable
-from replicate.region.sqlite.mergeable import unsummable_in
 from replicate.region.sqlite.own_counters import PLACES
 
 
@@ -115,7 +114,7 @@ def share(
                 raise UsageError(f"partition {partition} is merged {how} already", where=str(instance.path))
             known = writers.summed.get(number, ())
             if writers.others(number) and known != summed:
-                told = " ".join(f"--sum {name}" for name in map(".".join, zip(known[0::2], known[1::2], strict=True)))
+                told = " ".join(f"--sum {name}" for name in dotted(known))
                 raise UsageError(
                     f"others share partition {partition} already, with {'other' if known else 'no'} sums",
                     where=str(instance.path),
@@ -186,7 +185,9 @@ def _summed(door: Door, number: int, sums: Sequence[str]) -> tuple[str, ...]:
                 do=f"Name table and column (orders.count) of: {', '.join(sorted(tables))}",
             )
         found.append((tables[table], column))
-    faults = unsummable_in(entry.path, entry.uuid, found)
+    with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+        told = ((one.table, column, opened.unsummable(one, column)) for one, column in found)
+        faults = [f"{table}.{column}: {why}" for table, column, why in told if why]
     if faults:
         raise NotSupportedError(
             f"not every one of these columns can be a sum: {'; '.join(faults)}",

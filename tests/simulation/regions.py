@@ -394,6 +394,9 @@ class Opened:
     def unmergeable(self, definition: TableDefinition, *, keys_chosen: bool) -> None:
         """A model's tables can all be merged."""
 
+    def unsummable(self, definition: TableDefinition, column: str) -> str:
+        return "a model's columns are no sums"
+
     def check_identity(self, *, network: bytes, instance: bytes) -> None:
         """A model is never another's."""
 

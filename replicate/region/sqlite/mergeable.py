@@ -9,9 +9,7 @@ Leaves to others: the merge (model/registers.py), whose the tables are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
 import apsw
@@ -19,7 +17,6 @@ import apsw
 from replicate.model.registers import Groups, groups_of
 from replicate.model.transaction import TableDefinition
 from replicate.region.protocol import Unmergeable
-from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.schema import ROWID_NAMES, is_autoincrement, read_definition
 from replicate.region.sqlite.sql.names import fold, quote
 from replicate.region.sqlite.sql.statements import tokens, unquote
@@ -129,13 +126,6 @@ def unsummable(connection: apsw.Connection, definition: TableDefinition, column:
     if _is_checked(connection, definition, column):
         return "a CHECK reads it, and a sum of what each site may add may be what none may write"
     return ""
-
-
-def unsummable_in(path: Path, region: bytes, columns: Iterable[tuple[TableDefinition, str]]) -> list[str]:
-    """Of columns of a region's tables those that cannot be sums, each with why. Raises what opening it raises."""
-    with closing(open_region(path, readonly=True, region=region)) as connection:
-        found = [(f"{one.table}.{column}", unsummable(connection, one, column)) for one, column in columns]
-    return [f"{name}: {why}" for name, why in found if why]
 
 
 def _is_checked(connection: apsw.Connection, definition: TableDefinition, column: str) -> bool:

@@ -26,7 +26,7 @@ from replicate.region.sqlite.bookkeeping import (
     region_seqno,
 )
 from replicate.region.sqlite.forensics.older_than_wal import find_gap
-from replicate.region.sqlite.mergeable import unmergeable
+from replicate.region.sqlite.mergeable import unmergeable, unsummable
 from replicate.region.sqlite.open import open_region, translate
 from replicate.region.sqlite.row_stamps import count_open, read_absorbed, read_merged
 
@@ -88,6 +88,10 @@ class OpenedFile:
     def unmergeable(self, definition: TableDefinition, *, keys_chosen: bool) -> Unmergeable | None:
         """Why several suppliers cannot write a table of it."""
         return unmergeable(self.connection, definition, keys_chosen=keys_chosen)
+
+    def unsummable(self, definition: TableDefinition, column: str) -> str:
+        """Why what several suppliers add to a column of a table cannot be added up; "" where it can."""
+        return unsummable(self.connection, definition, column)
 
     def check_identity(self, *, network: bytes, instance: bytes) -> RegionIdentity:
         """Raises as `check_region_identity`."""
