@@ -97,7 +97,7 @@ class PlannedStep:
 def check(wish: JoinWish, here: SiteFacts | None, there: SiteFacts | None) -> None:
     """`here`: None as long as it is not made; `there`: None on another host. Raises the refusal."""
     if wish.name == wish.supplier:
-        raise UsageError(f"{wish.name} cannot join itself", do="Name a supplier that there is: replicate replica join")
+        raise UsageError(f"{wish.name} cannot join itself", do="Name the supplier that it is to join")
     if wish.address is None and wish.listen is not None and parse_address(wish.listen, where="--listen").host in ANY:
         raise UsageError(
             f"where {wish.supplier} reaches {wish.name} is not known: {wish.listen} is every address of this host",
@@ -122,7 +122,7 @@ def check(wish: JoinWish, here: SiteFacts | None, there: SiteFacts | None) -> No
         raise ConfigurationError(
             f"the instance there is {here.name}, and not {wish.name}",
             where=wish.named,
-            do=f"Leave --name {wish.name} out",
+            do=f"Say --name {here.name}, or name another directory with -i",
         )
     if here.has_feed:
         raise ConfigurationError(

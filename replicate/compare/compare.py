@@ -3,7 +3,7 @@
 Guarantees: what is compared is the state after exactly the transactions up to one number on both sides. The primary is
 never held up for longer than it takes to open read transactions; the secondary applies up to that number and stands
 still there for the same moment (a barrier), receiving all the while. Where a number is asked for, the primary's writers
-stand still at it for that moment too.
+stand still at it for that moment too. Of two suppliers it is the state after the same transactions of each origin.
 Refuses to know: how a digest is made (region/sqlite/digest.py), and how a result is printed.
 """
 
@@ -241,8 +241,13 @@ def compare(
     if first.content.network != second.content.network:
         raise WrongNetworkError("the two instances belong to different networks", where=str(second.path))
     if told is not None:
-        held = "the Update Process stands" if at is None else "writers and the Update Process stand"
-        told(CompareProgress("waiting until both are at one transaction", f"{held} still there for a moment"))
+        if first.is_supplier:
+            held = "transactions may begin a moment later"
+        elif at is None:
+            held = "the Update Process stands still there for a moment"
+        else:
+            held = "writers and the Update Process stand still there for a moment"
+        told(CompareProgress("waiting until both are at one transaction", held))
     with ExitStack() as stack:
         doors = [stack.enter_context(door_of(instance)) for instance in (first, second)]
         first.reload()  # a region may have come
@@ -327,20 +332,21 @@ def _both_level(stack: ExitStack, doors: Sequence[Door], timeout_s: float) -> li
     such moment by itself: in every other stretch they begin nothing on either, and what has begun arrives on both."""
     deadline = time.monotonic() + timeout_s
     is_held = False
-    while time.monotonic() < deadline:
+    while True:
         until = min(deadline, time.monotonic() + STRETCH_S)
         with ExitStack() as holding:
             for door in doors if is_held else ():
                 holding.enter_context(Barrier(door, timeout_s=STRETCH_S)).hold_beginnings()
             if (both := _level_before(until, stack, doors)) is not None:
                 return both
+        if time.monotonic() >= deadline:
+            raise TryAgainError(
+                f"{doors[0].instance.name} and {doors[1].instance.name} did not have the same transactions at any "
+                f"moment within {timeout_s:g} s",
+                where=str(doors[0].instance.path),
+                do="Give more --timeout; `replicate ruv --with` says what either lacks",
+            )
         is_held = not is_held
-    raise TryAgainError(
-        f"{doors[0].instance.name} and {doors[1].instance.name} did not have the same transactions at any moment "
-        f"within {timeout_s:g} s",
-        where=str(doors[0].instance.path),
-        do="Give more --timeout; `replicate ruv --with` says what either lacks",
-    )
 
 
 def _level_before(until: float, stack: ExitStack, doors: Sequence[Door]) -> list[Snapshot] | None:

@@ -110,7 +110,7 @@ def test_an_address_of_its_own_is_registered_there() -> None:
         (WISH, None, replace(SHOP, role="primary"), ConfigurationError, "replicate -i shop instance convert --role"),
         (replace(WISH, network=OTHER), None, SHOP, WrongNetworkError, "shop is of network 0001"),
         (WISH, replace(MADE, network=OTHER), SHOP, WrongNetworkError, "depot is of network 0000"),
-        (replace(WISH, name="west"), MADE, SHOP, ConfigurationError, "Leave --name west out"),
+        (replace(WISH, name="west"), MADE, SHOP, ConfigurationError, "Say --name depot"),
         (WISH, replace(MADE, has_feed=True), SHOP, ConfigurationError, "depot is a data feed"),
         (WISH, replace(MADE, role="primary"), SHOP, ConfigurationError, "what it holds would be lost"),
         (WISH, None, None, UsageError, "Add --network UUID"),
