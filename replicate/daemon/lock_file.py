@@ -34,6 +34,9 @@ _WHOLE_FILE: Final = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _F_OFD_GETLK: Final = getattr(fcntl, "F_OFD_GETLK", 36)
 _F_OFD_SETLK: Final = getattr(fcntl, "F_OFD_SETLK", 37)
 
+_WORDS_BYTES: Final = 64
+"""What a lock file says of its holder: process id, when it began, what it is instead; blanks behind that."""
+
 _PREFIX: Final = "daemon-"
 """Tells them from the locks of journal and regions, which are beside them."""
 
@@ -101,8 +104,8 @@ class LockFile:
                 raise self.running_error(other)
             self._name_twice(fd)
             pid = os.getpid()
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{pid} {_start_ticks(pid)} {instead}\n".encode(), 0)
+            # Nothing is cut off: who takes the lock again has said so all the time, and a stop finds it at each moment.
+            os.pwrite(fd, f"{pid} {_start_ticks(pid)} {instead}\n".encode().ljust(_WORDS_BYTES), 0)
         except BaseException as error:
             os.close(fd)
             if isinstance(error, OSError):
@@ -143,6 +146,8 @@ class LockFile:
         try:
             yield
         finally:
+            with suppress(OSError):
+                os.ftruncate(fd, 0)  # we live on, and the next holder is not us until it has said who it is
             os.close(fd)
 
     def probe(self) -> Running | None:
@@ -184,7 +189,7 @@ def _holder(lock: Path, *, but: int | None = None) -> Running | None:
         answer = _FLOCK.unpack(fcntl.fcntl(fd, _F_OFD_GETLK, _WHOLE_FILE))
         if answer[0] == fcntl.F_UNLCK:
             return None
-        words = os.pread(fd, 64, 0).split()
+        words = os.pread(fd, _WORDS_BYTES, 0).split()
     finally:
         os.close(fd)
     if len(words) in (2, 3) and words[0].isdigit() and _start_ticks(int(words[0])) == int(words[1]):

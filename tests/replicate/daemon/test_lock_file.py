@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -179,3 +180,28 @@ def test_what_can_not_be_known_is_said(files: DaemonFiles) -> None:
     assert (said.state, said.pid) == (STARTING, os.getpid())
     assert "has not said how it stands" in said.text
     os.close(fd)
+
+
+def test_who_takes_it_again_has_said_who_it_is_at_each_moment(files: DaemonFiles) -> None:
+    """Else a stop took it for somebody else's, signalled nobody, and said that it was stopped."""
+    os.close(files.lock.acquire())
+    ended = threading.Event()
+    told = set()
+
+    def look() -> None:
+        while not ended.is_set():
+            told.add(files.lock.probe())
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for _ in range(2000):
+        os.close(files.lock.acquire())
+    ended.set()
+    looking.join()
+    assert told - {None} == {Running(os.getpid())}
+
+
+def test_who_was_there_instead_is_not_taken_for_the_next_holder(files: DaemonFiles) -> None:
+    with files.lock.kept_down("rollback"):
+        assert files.lock.probe() == Running(os.getpid(), "rollback")
+    assert files.lock.path.read_bytes() == b""
