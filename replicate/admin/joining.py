@@ -27,7 +27,7 @@ from replicate.admin.join_plan import (
     supplier_at,
 )
 from replicate.admin.peer_address import checked_address
-from replicate.daemon.control import start
+from replicate.daemon.control import is_running, start
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.lock_file import daemon_names
 from replicate.daemon.status_file import SERVING
@@ -123,7 +123,7 @@ class Join:
                 own.change_partitions(lambda known: called_as(known, there.partitions_now()))
             case JoinStep.LISTEN_THERE:
                 listen = () if self.wish.there is None else ("--set", f"receiver.listen={self.wish.there}")
-                if DaemonFiles(there.path, "update").lock.probe() is None:  # first: by the other one the step is known
+                if not is_running(DaemonFiles(there.path, "update")):  # first: by the other one the step is known
                     self._start(there, "update", ("update", "run"))
                 self._start(there, RECEIVER, (RECEIVER, "run", *listen))
 
@@ -211,7 +211,7 @@ def supplier_if_here(named: str) -> Instance | None:
 
 def _facts(of: Instance, supplier: str, other: Instance | None) -> SiteFacts:
     """`supplier`: the one that it joins, which is `other` where that is on this host."""
-    running = {name for name in daemon_names(of.path) if DaemonFiles(of.path, name).lock.probe() is not None}
+    running = {name for name in daemon_names(of.path) if is_running(DaemonFiles(of.path, name))}
     names = None if other is None else other.partitions_now().names
     return SiteFacts(
         name=of.name,

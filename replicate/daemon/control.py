@@ -42,9 +42,9 @@ CUT_SHORT_GRACE_S: Final = 5.0
 DYING_S: Final = 30.0
 """As long at most the end of a process is waited for that was killed: it has its lock until its last thread is gone."""
 SETTLED_S: Final = 30.0
+"""As long at most a starting daemon has its lock without a word of who it is: a moment, and more on a busy machine."""
 BACK_S: Final = 3.0
 """A daemon that stood aside looks ten times a second whether it may go on."""
-"""As long at most a starting daemon has its lock without a word of who it is: a moment, and more on a busy machine."""
 ROOM_BYTES: Final = 64 * 1024
 """With less room on its disk a daemon cannot say why it has failed."""
 
@@ -93,6 +93,8 @@ def start(
     ended within `timeout_s` (it has then been ended).
     """
     running = _alive(files)
+    if running is None and _back_from_aside(files) is not None:
+        running = files.lock.probe()
     if running is not None:
         raise files.lock.running_error(running)
     files.lock.make_directories()
@@ -167,7 +169,7 @@ def stop(files: DaemonFiles, *, timeout_s: float) -> Stopped:
     A daemon that does not run is well stopped. Raises PermissionRefusedError, TryAgainError (it cannot be killed),
     AlreadyRunningError (the holder of its lock is something else, a replay, and nobody is ended).
     """
-    running = _settled(files) or _back_from_aside(files)
+    running = _running(files)
     if running is None:
         return Stopped(was_running=False)
     holder = files.lock.probe()
@@ -197,9 +199,14 @@ def stop(files: DaemonFiles, *, timeout_s: float) -> Stopped:
     return Stopped(was_running=True, drained=is_drained, last_word=str(status.facts.get("last_word", "")))
 
 
+def is_running(files: DaemonFiles) -> bool:
+    """Whether the daemon runs; one that stands aside for a moment does."""
+    return _running(files) is not None
+
+
 def reopen_log(files: DaemonFiles) -> bool:
     """Ask the daemon to reopen its log file; False if it does not run."""
-    running = _settled(files)
+    running = _running(files)
     return running is not None and _signal(files, running, signal.SIGHUP)
 
 
@@ -216,6 +223,11 @@ def _alive(files: DaemonFiles) -> Running | None:
             break
         time.sleep(0.01)
     return running
+
+
+def _running(files: DaemonFiles) -> int | None:
+    """The daemon's pid; one that stands aside for a moment is waited for."""
+    return _settled(files) or _back_from_aside(files)
 
 
 def _settled(files: DaemonFiles) -> int | None:

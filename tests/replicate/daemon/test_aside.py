@@ -15,7 +15,7 @@ from replicate.daemon import control
 from replicate.daemon.aside import asked_aside, is_asked_aside
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.lock_file import daemon_names
-from replicate.errors import BusyError
+from replicate.errors import AlreadyRunningError, BusyError
 from replicate.system.processes import is_ending
 from tests.harness.waiting import wait_until
 from tests.replicate.daemon.test_daemon import PROGRAM, events, start
@@ -101,6 +101,19 @@ def test_a_stop_right_after_it_finds_the_daemon(files: DaemonFiles) -> None:
     done = control.stop(files, timeout_s=10)
     assert done.was_running
     assert not Path(f"/proc/{pid}").exists() or is_ending(pid)
+
+
+def test_a_start_right_after_it_finds_the_daemon(files: DaemonFiles) -> None:
+    """Else a second one met it, and the error was no longer one that a caller knows."""
+    pid = start(files).pid
+    for ask in (control.is_running, control.reopen_log):
+        with asked_aside(files.instance_path, 1.0):
+            wait_until(lambda: files.lock.probe() is None, what="it has given up its lock")
+        assert ask(files)
+    with asked_aside(files.instance_path, 1.0):
+        wait_until(lambda: files.lock.probe() is None, what="it has given up its lock")
+    with pytest.raises(AlreadyRunningError, match=f"toy runs already as process {pid}"):
+        start(files)
 
 
 def test_what_was_killed_while_it_stood_aside_is_not_waited_for(files: DaemonFiles) -> None:
