@@ -304,7 +304,8 @@ class SimulatedOs:
             taken = taken[: max(0, len(inode.seen) - offset)]
             if not taken:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        elif disk.short_in:
+        elif disk.short_in and offset // SECTOR_BYTES != (offset + len(taken) - 1) // SECTOR_BYTES:
+            # Linux takes a write page by page: what lies within one page, so within one sector, is whole or fails.
             disk.short_in -= 1
             if not disk.short_in:
                 taken = taken[: max(1, len(taken) // 2)]
