@@ -336,7 +336,7 @@ class ReceiverConnection:
             return
         if self.drive.closed is not None:
             return
-        self._asked_for, self.has_asked = source.instance.content.held, True
+        self._asked_for, self.has_asked = source.instance.content.choice.asked, True
         self.report()
         hit("receiver.before_restart")
         link.send_restart(BY_VECTOR, found.vector, found.chains)
@@ -347,7 +347,7 @@ class ReceiverConnection:
     def _send_restart(self, found: Reference) -> None:
         source = self.source
         source.instance.partitions_now()
-        self._asked_for = source.instance.content.held
+        self._asked_for = source.instance.content.choice.asked
         self.has_asked = True
         # What a filter, or a choice of partitions, has made of the first parts is told again from its beginning.
         parts = found.parts if self._filtering is None else None
@@ -381,6 +381,9 @@ class ReceiverConnection:
         if source.suppliers is not None and peer is not None:
             self._supplied = source.suppliers.by[peer.instance]
             self._supplied.begins(start.from_seqno, start.last_seqno)
+        if source.instance.content.choice.is_unbegun and self._asked_for is not None:  # before anything of them is here
+            asked, first = self._asked_for, start.from_seqno
+            source.instance.change_subscription(lambda now: now.streaming_from(first, asked))
         if event.catalogue and not self._put_catalogue(event.catalogue, start.from_seqno):
             return
         if self._filtering is not None:
@@ -557,6 +560,10 @@ class ReceiverConnection:
 
     # Progress.
 
+    def brings(self, partitions: tuple[int, ...]) -> bool:
+        """Whether changes of these come with its stream."""
+        return self._asked_for is None or set(partitions) <= set(self._asked_for)
+
     def report(self) -> None:
         """Tell the link how far this side is; it decides on XOFF and XON, and acknowledges."""
         link, source = self.link, self.source
@@ -564,7 +571,8 @@ class ReceiverConnection:
             return
         if self.has_asked:
             source.instance.partitions_now()
-            if source.instance.content.held != self._asked_for:
+            choice = source.instance.content.choice
+            if choice.asked != self._asked_for or (self.is_streaming and choice.is_unbegun):
                 self.end("which partitions are wanted here has changed")
                 return
         pool = source.pool

@@ -56,6 +56,7 @@ from replicate.wire.message import (
     FEATURE_PARTITIONS,
     FEATURE_PATROL,
     FEATURE_SEED,
+    FEATURE_SEED_PARTITIONS,
     FEATURE_SEED_REGIONS,
     FEATURE_ZSTD,
     PROTOCOL,
@@ -83,6 +84,7 @@ from replicate.wire.message import (
     SeedEnd,
     SeedPreparing,
     SeedRequest,
+    SeedRequestPartitions,
     SeedRequestRegions,
     SeedStart,
     Start,
@@ -212,6 +214,17 @@ class ReceiverLink(Link):
         """Ask for a seed of some regions. InternalError out of turn, or of a source that cannot."""
         if not self.can_request_regions:
             raise InternalError(f"a seed of regions cannot be asked for while {self.state.value}")
+        self._ask_for_seed(request)
+
+    @property
+    def can_request_partitions(self) -> bool:
+        """The stream runs, and the source knows how to send a seed of some partitions beside it."""
+        return self._both_can(FEATURE_SEED_PARTITIONS) and self.state in BESIDE_STREAM
+
+    def request_partitions(self, request: SeedRequestPartitions) -> None:
+        """Ask for a seed of some partitions. InternalError out of turn, or of a source that cannot."""
+        if not self.can_request_partitions:
+            raise InternalError(f"a seed of partitions cannot be asked for while {self.state.value}")
         self._ask_for_seed(request)
 
     def _ask_for_seed(self, request: SeedRequest) -> None:

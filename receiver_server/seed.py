@@ -5,6 +5,7 @@ The command talks over a socket in the instance's run directory, a JSON value a 
     command                     receiver
       {"format": 1, "from": NAME or null} ->     from whom, if it matters
       {"format": 2, "from": …, "regions": [NAME…]} ->     of these alone, beside the stream
+      {"format": 3, "from": …, "partitions": [NUMBER…]} ->     of the rows of these alone, likewise
       <- {"state": …, "done": …, "total": …, "unit": …}      several times a second while it moves, once a second anyway
       <- {"received": true}     the whole file is there; nothing is asked of the source until the command has hung up
       <- {"error": {…}}         it cannot be
@@ -20,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -36,11 +37,12 @@ from replicate.errors import (
     WrongInstanceError,
     WrongNetworkError,
 )
-from replicate.limits import NAME_PATTERN, REGIONS_MAX
+from replicate.limits import NAME_PATTERN, PARTITION_MAX, REGIONS_MAX
 from replicate.model.start_command import again_command
 from replicate.settings.peer_authority import Reason
 from replicate.transfer.seed.incoming import (
     COMMAND_FORMAT,
+    PARTITIONS_FORMAT,
     REGIONS_FORMAT,
     SOCKET_NAME,
     Incoming,
@@ -56,7 +58,7 @@ from replicate.wire.event import (
     SeedComplete,
     SeedReceived,
 )
-from replicate.wire.message import SeedRequestRegions
+from replicate.wire.message import RefuseCode, SeedRequestPartitions, SeedRequestRegions
 
 TELL_S: Final = 0.2
 WAITING: Final = "waiting for the source"
@@ -68,23 +70,37 @@ _NOBODY: Final = frozenset({Reason.CUT, Reason.HELLO_TIMEOUT, Reason.PROTOCOL, R
 """What a look at the port ends with."""
 
 
-def read_request(line: bytes, *, again: str = again_command("receiver")) -> tuple[str | None, tuple[str, ...]]:
-    """The source that a command asks for (None: whichever is connected), and the regions (none: all).
-    FormatUnknownError for a command of another release, UsageError when it is no request. `again`: the commands that
-    stop this server and start it."""
+class AskedSeed(NamedTuple):
+    """`source_name`: from whom (None: whichever is connected). Of these regions, or of the rows of these partitions,
+    beside the stream; of all, instead of it, where none is named."""
+
+    source_name: str | None
+    regions: tuple[str, ...] = ()
+    partitions: tuple[int, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.regions and not self.partitions
+
+
+def read_request(line: bytes, *, again: str = again_command("receiver")) -> AskedSeed:
+    """What a command asks for. FormatUnknownError for a command of another release, UsageError when it is no request.
+    `again`: the commands that stop this server and start it."""
     try:
         asked = json.loads(line)
         source_name, number = asked["from"], asked.get("format", COMMAND_FORMAT)
-        if number not in (COMMAND_FORMAT, REGIONS_FORMAT):
+        if number not in (COMMAND_FORMAT, REGIONS_FORMAT, PARTITIONS_FORMAT):
             raise FormatUnknownError(
-                f"the seed command speaks format {str(number)[:20]}, this Receiver Server up to {REGIONS_FORMAT}",
+                f"the seed command speaks format {str(number)[:20]}, this Receiver Server up to {PARTITIONS_FORMAT}",
                 do=f"Of another release: {again}",
             )
         regions = tuple(asked["regions"]) if number == REGIONS_FORMAT else ()
+        partitions = tuple(asked["partitions"]) if number == PARTITIONS_FORMAT else ()
         names = [*regions, *(() if source_name is None else (source_name,))]
-        well = number == COMMAND_FORMAT or 0 < len(regions) <= REGIONS_MAX
+        well = number == COMMAND_FORMAT or 0 < len(regions or partitions) <= max(REGIONS_MAX, PARTITION_MAX)
+        well = well and all(type(one) is int and 1 <= one <= PARTITION_MAX for one in partitions)
         if well and all(isinstance(name, str) and re.match(NAME_PATTERN, name) for name in names):
-            return source_name, regions
+            return AskedSeed(source_name, regions, partitions)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     raise UsageError("this is no request for a seed", where=f"{line[:80]!r}")
@@ -92,16 +108,18 @@ def read_request(line: bytes, *, again: str = again_command("receiver")) -> tupl
 
 def _facts(error: ReplicateError) -> dict[str, Any]:
     facts = {"what": error.what, "where": error.where, "do": error.do}
-    return {"code": error.code, "exit_code": error.exit_code, **facts}
+    return {"code": error.code, "exit_code": error.exit_code, **facts, "reason": error.facts.get("reason", "")}
+
+
+def _is_refused(wish: Wish, error: ReplicateError) -> bool:
+    return bool(wish.asked.partitions) and error.facts.get("reason") == RefuseCode.PARTITION_REFUSED
 
 
 class Wish:
     """What one command wants, and what it is to be told."""
 
-    def __init__(self, source_name: str | None) -> None:
-        self.source_name = source_name
-        self.regions: tuple[str, ...] = ()
-        """These alone, beside the stream; () for a seed of all, instead of it."""
+    def __init__(self, asked: AskedSeed) -> None:
+        self.asked = asked
         self.state: dict[str, Any] = {"state": WAITING}
         self.is_received = False
         self.error: ReplicateError | None = None
@@ -153,10 +171,10 @@ class Seeds:
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         line = await asked(stream)
-        wish = Wish(None)
+        wish = Wish(AskedSeed(None))
         try:
             again = stop_and_start_again(self._source.instance, "receiver")
-            wish.source_name, wish.regions = read_request(line, again=again)
+            wish.asked = read_request(line, again=again)
         except ReplicateError as error:
             wish.error = error
         if wish.error is None:
@@ -169,13 +187,13 @@ class Seeds:
             self._wish = wish
             self._asked.set()
             self._asked = trio.Event()
-            self._source.log.info("a seed was asked for", source=wish.source_name)
+            self._source.log.info("a seed was asked for", source=wish.asked.source_name)
             if self._refused is not None and trio.current_time() - self._refused_s < REFUSED_S:
                 self._tell_refused(self._refused)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._tell, stream, wish)
-                if self._wish is wish and not wish.regions:
+                if self._wish is wish and wish.asked.is_whole:
                     nursery.start_soon(self._source.disconnect, "a seed was asked for")
                 with suppress(*GONE):  # a killed command leaves a broken connection
                     while await stream.receive_some(4096):
@@ -209,13 +227,13 @@ class Seeds:
     @property
     def is_wanted(self) -> bool:
         """A command waits for a seed of all regions: the stream is not to be asked for now."""
-        return self._wish is not None and self._wish.error is None and not self._wish.regions
+        return self._wish is not None and self._wish.error is None and self._wish.asked.is_whole
 
     async def beside(self, connection: ServedConnection) -> None:
-        """Get what is wished of some regions over this connection, while it streams; until cancelled."""
+        """Get what is wished of some regions or partitions over this connection, while it streams; until cancelled."""
         while connection.drive.closed is None:
             wish = self._wish
-            if wish is not None and wish.regions and not wish.is_settled:
+            if wish is not None and not wish.asked.is_whole and not wish.is_settled:
                 await self.fetch(connection)
             else:
                 await self._asked.wait()
@@ -231,18 +249,24 @@ class Seeds:
             return
         peer = link.peer
         assert peer is not None
-        if wish.source_name is not None and wish.source_name != name:
+        asked = wish.asked
+        if asked.source_name is not None and asked.source_name != name:
             wish.error = WrongInstanceError(
-                f"the source that is connected is {name}, not {wish.source_name}",
+                f"the source that is connected is {name}, not {asked.source_name}",
                 do=f"Run replicate -i INSTANCE seed --from {name}, or connect the other one",
             )
             return
-        if not (link.can_request_regions if wish.regions else link.can_request_seed):
+        if not connection.brings(asked.partitions):
+            wish.say("waiting for a stream that brings them")
+            await trio.sleep(TELL_S)
+            return
+        some = " of some regions" * bool(asked.regions) + " of some partitions" * bool(asked.partitions)
+        can = link.can_request_regions if asked.regions else link.can_request_seed
+        if not (link.can_request_partitions if asked.partitions else can):
             by_file = f"Make a file there: replicate -i {name} seed --to-file FILE --for {self._source.instance.name}"
             wish.error = PeerRefusedError(
-                f"{name} (release {peer.release}) cannot send a seed{' of some regions' * bool(wish.regions)} over the "
-                "connection",
-                do="Upgrade it first; or seed all regions, without --region" if wish.regions else by_file,
+                f"{name} (release {peer.release}) cannot send a seed{some} over the connection",
+                do="Upgrade it first; or seed all, without --region and --partition" if some else by_file,
             )
             return
         try:
@@ -259,18 +283,22 @@ class Seeds:
         wish.say("looking at what is here already")
         path = self._source.instance.path
         incoming = Incoming(await trio.to_thread.run_sync(seed_directory, path))
-        request = await trio.to_thread.run_sync(incoming.look, source, wish.regions)
+        asked = wish.asked
+        request = await trio.to_thread.run_sync(incoming.look, source, asked.regions, asked.partitions)
         if connection.drive.closed is not None or self._wish is not wish:
             return
         self._give, self._take = trio.open_memory_channel[Event](float("inf"))
         self._fetching = connection
         if isinstance(request, SeedRequestRegions):
             link.request_regions(request)
+        elif isinstance(request, SeedRequestPartitions):
+            link.request_partitions(request)
         else:
             link.request_seed(request)
             self._source.tell("receiving the seed")
         connection.drive.poke()
-        log.info("seed requested", source=connection.peer_name, offset=request.offset, regions=wish.regions)
+        log.info("seed requested", source=connection.peer_name, offset=request.offset, regions=asked.regions,
+                 partitions=asked.partitions)  # fmt: skip
         wish.say("the source makes the seed")
         file: IncomingFile | None = None
         total = 0
@@ -335,9 +363,9 @@ class Seeds:
             if (
                 self._fetching is None
                 and error is not None
-                and isinstance(error, (WrongNetworkError, WrongInstanceError))
+                and (isinstance(error, (WrongNetworkError, WrongInstanceError)) or _is_refused(wish, error))
             ):
-                wish.error = error  # it is proven who it is, and it is not ours
+                wish.error = error  # it is proven who it is, and it is not ours, or does not give that
             return
         if closed.reason in (CloseReason.PEER_REFUSED, CloseReason.WE_REFUSED) and closed.error is not None:
             wish.error = closed.error

@@ -71,6 +71,9 @@ class ServedConnection(Protocol):
     def is_stopped(self) -> bool:
         """The source was told to pause (XOFF)."""
 
+    def brings(self, partitions: tuple[int, ...]) -> bool:
+        """Whether changes of these come with its stream."""
+
     def report(self) -> None:
         """Tell the source how far we are."""
 

@@ -307,6 +307,13 @@ class TryAgainError(ReplicateError):
     remedy = "Try again."
 
 
+class CopyTooOldError(TryAgainError):
+    """A copy of rows lacks something that the journal here does not have since."""
+
+    code = "COPY_TOO_OLD"
+    remedy = "Make a newer copy: the same command again; a file is to be made again first."
+
+
 class PacketGapError(TryAgainError):
     """Packets are here that cannot be applied before others, which are missing."""
 

@@ -287,6 +287,12 @@ class SourceConnection:
                 f"{instance.name} {instance.told_held or 'has nothing of that'}, not partition "
                 f"{', '.join(map(known.name, lacks))}",
             )
+        if late := instance.content.choice.lacking_below(restart.partitions, restart.next_seqno):
+            raise refusal(
+                RefuseCode.PARTITION_REFUSED,
+                f"{instance.name} has partition {', '.join(map(known.name, late))} in its journal from transaction "
+                f"{max(instance.content.streamed[one] for one in late)} on, and not from {restart.next_seqno}",
+            )
         peer = instance.peer(self.consumer.peer_name)
         more = [number for number in restart.partitions if not peer.may_have(number)]
         if more or (peer.partitions is not None and not restart.partitions):

@@ -56,6 +56,7 @@ from replicate.wire.message import (
     FEATURE_PARTITIONS,
     FEATURE_PATROL,
     FEATURE_SEED,
+    FEATURE_SEED_PARTITIONS,
     FEATURE_SEED_REGIONS,
     FEATURE_ZSTD,
     PROTOCOL,
@@ -83,6 +84,7 @@ from replicate.wire.message import (
     SeedEnd,
     SeedPreparing,
     SeedRequest,
+    SeedRequestPartitions,
     SeedRequestRegions,
     SeedStart,
     Start,
@@ -104,6 +106,11 @@ class SourceProgress:
     last_commit_wall_ns: int = 0
 
 
+_FEATURE_OF: Final = {
+    SeedRequest: FEATURE_SEED,
+    SeedRequestRegions: FEATURE_SEED_REGIONS,
+    SeedRequestPartitions: FEATURE_SEED_PARTITIONS,
+}
 _SEEDS: Final = (State.SEEDING, *BESIDE_STREAM)
 """In these a seed may be sent."""
 
@@ -381,10 +388,8 @@ class SourceLink(Link):
                 # Before START only the restart says what the receiver has, and nobody has checked that yet.
                 if self.next_send_seqno:
                     events.append(acknowledged)
-            case SeedRequest():  # of all regions, or of some
-                if not self._both_can(
-                    FEATURE_SEED_REGIONS if isinstance(message, SeedRequestRegions) else FEATURE_SEED
-                ):
+            case SeedRequest():  # of all regions, or of some, or of partitions
+                if not self._both_can(_FEATURE_OF[type(message)]):
                     raise refusal(RefuseCode.PROTOCOL, f"a seed is asked for, which is not in protocol {self.protocol}")
                 self._seed = None
                 events.append(SeedRequested(message))

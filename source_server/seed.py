@@ -23,7 +23,14 @@ from replicate.transfer.seed.file import read_header
 from replicate.transfer.seed.incoming import seed_directory
 from replicate.transfer.seed.make import MadeSeed, kept_seed, make_seed
 from replicate.wire.introduction import refusal
-from replicate.wire.message import CHUNK_BYTES, RefuseCode, SeedRequest, SeedRequestRegions, SeedStart
+from replicate.wire.message import (
+    CHUNK_BYTES,
+    RefuseCode,
+    SeedRequest,
+    SeedRequestPartitions,
+    SeedRequestRegions,
+    SeedStart,
+)
 from source_server.consumer_state import ConsumerState
 from source_server.link import SourceLink
 
@@ -37,7 +44,7 @@ class SeedKeeper:
     def __init__(self, consumer: ConsumerState) -> None:
         self.consumer = consumer
         self.path = kept_seed(consumer.instance, consumer.peer_name)
-        self._request: tuple[bytes, tuple[str, ...]] | None = None
+        self._request: SeedRequest | None = None
         self._asked = trio.Event()
         self._moved = trio.Event()
         self._progress = (0, 0)
@@ -66,12 +73,19 @@ class SeedKeeper:
             self._moved.set()
             self._moved = trio.Event()
 
-    def _make(self, request: tuple[bytes, tuple[str, ...]]) -> MadeSeed:
+    def _make(self, request: SeedRequest) -> MadeSeed:
         seed_directory(self.consumer.instance.path)
         self._progress = (0, 0)
-        instance, peer = self.consumer.instance, self.consumer.peer_name
-        wish, regions = request
-        return make_seed(instance, peer, self.path, request=wish, replace=True, progress=self._told, regions=regions)
+        return make_seed(
+            self.consumer.instance,
+            self.consumer.peer_name,
+            self.path,
+            request=request.request,
+            replace=True,
+            progress=self._told,
+            regions=request.regions if isinstance(request, SeedRequestRegions) else (),
+            partitions=request.partitions if isinstance(request, SeedRequestPartitions) else (),
+        )
 
     def _told(self, _region: str, done: int, pages: int) -> None:
         """In the thread: a stop of the daemon ends the making here."""
@@ -79,17 +93,14 @@ class SeedKeeper:
         hit("seed.making")
         self._progress = (done, pages)
 
-    async def get(
-        self, request: bytes, regions: tuple[str, ...], link: SourceLink, drive: Drive
-    ) -> tuple[SeedHeader, int]:
-        """Header and length of the file made for `request`, of all regions or of these; made now, if it is not there.
-        What `make_seed` raises."""
+    async def get(self, request: SeedRequest, link: SourceLink, drive: Drive) -> tuple[SeedHeader, int]:
+        """Header and length of the file made for `request`; made now, if it is not there. What `make_seed` raises."""
         while True:
-            found = await trio.to_thread.run_sync(self._usable, request)
+            found = await trio.to_thread.run_sync(self._usable, request.request)
             if found is not None:
                 return found
             if self._request is None:
-                self._request = request, regions
+                self._request = request
                 self._asked.set()
             while self._request is not None:
                 link.prepare_seed(*self._progress)
@@ -131,22 +142,22 @@ class SeedSending:
         self._drive = drive
         self._keeper = keeper
         self._request = request
-        self._regions = request.regions if isinstance(request, SeedRequestRegions) else ()
+        self._is_whole = not isinstance(request, (SeedRequestRegions, SeedRequestPartitions))
         self._give, self._take = trio.open_memory_channel[tuple[int, bytes]](1)
 
     async def run(self) -> None:
         """Until the last byte has been given to the link; a failure refuses the peer by name."""
         consumer, link, drive = self._keeper.consumer, self._link, self._drive
-        if not self._regions:
+        if self._is_whole:
             consumer.tell("making the seed")
         try:
-            header, size = await self._keeper.get(self._request.request, self._regions, link, drive)
+            header, size = await self._keeper.get(self._request, link, drive)
             offset = self._request.offset if self._request.seed == header.seed and self._request.offset <= size else 0
             if drive.closed is not None:
                 return
             link.start_seed(SeedStart(header.seed, offset, size, header.seqno))
             consumer.log.info("sending the seed", seqno=header.seqno, from_offset=offset, file_bytes=size)
-            if not self._regions:
+            if self._is_whole:
                 consumer.tell("sending the seed")
             drive.poke()
             await self._fetch(offset, size)
@@ -155,7 +166,8 @@ class SeedSending:
         except ReplicateError as error:
             if drive.closed is None:
                 text = f"{error.what}{f' [{error.where}]' if error.where else ''}. {error.do}".rstrip(" .")
-                drive.take(link.refuse(refusal(RefuseCode.SEED_FAILED, text)))
+                is_named = error.facts.get("reason") == RefuseCode.PARTITION_REFUSED
+                drive.take(link.refuse(error if is_named else refusal(RefuseCode.SEED_FAILED, text)))
 
     async def _fetch(self, offset: int, size: int) -> None:
         where = str(self._keeper.path)

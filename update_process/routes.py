@@ -2,13 +2,13 @@
 
 Guarantees: within a region changes keep their order; a change of a table or region that is not known here, a region
 that was added again, and an incarnation that begins below what is applied here are refused by name; what is of a region
-that waits for its seed is left out.
+that waits for its seed is left out, and so are rows of partitions that are not here, or not yet.
 Refuses to know: where transactions come from, batches, positions, commits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -16,11 +16,10 @@ from replicate.door.secondary import ApplySession
 from replicate.errors import DamagedError, HardResyncNeededError, RollbackNeededError, UsageError
 from replicate.journal.record import changes_of
 from replicate.limits import PARTITION_NONE
-from replicate.model.partitions import MOVED_EMPTY
+from replicate.model.moves import moves_in
 from replicate.model.region_record import without_making
 from replicate.model.transaction import (
     OF_WRITERS,
-    TABLE_ID_MIN,
     TELLS_ONLY,
     Catalogue,
     History,
@@ -35,6 +34,7 @@ from replicate.region.sqlite.apply.rows import lacks_region
 from update_process.window.columns import PAYLOAD, Changes
 
 _SPECIAL: Final = frozenset((int(Op.DEFINE), int(Op.SCHEMA), int(Op.REGION)))
+_OF_ROWS: Final = frozenset((int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE), int(Op.SEQUENCE)))
 
 
 class Routes:
@@ -49,6 +49,8 @@ class Routes:
         """Whether journals are read as they are: nobody has left out what never leaves its instance."""
         self._only: RowsOfRegion | None = None
         """The region that every change is of, where there is but one."""
+        self._passed: set[int] = set()
+        """Tables whose rows are not here: their changes are journalled, and passed over."""
         self.take_regions()
 
     def take_regions(self) -> None:
@@ -57,7 +59,13 @@ class Routes:
         self._waiting = self._session.waiting
         self._only = next(iter(regions.values())) if len(regions) == 1 and not self._waiting else None
         for rows in regions.values():
-            self.tables.update(rows.definitions)
+            self._know(rows.definitions)
+
+    def _know(self, definitions: Mapping[int, TableDefinition]) -> None:
+        self.tables.update(definitions)
+        content = self._session.door.instance.content
+        if content.held is not None:
+            self._passed.update(key for key, one in definitions.items() if content.passes_over(one.partition))
 
     def leave_out(self, region: str) -> None:
         """Take a region for one that waits, though nobody is told (in a replay that writes nothing)."""
@@ -74,12 +82,12 @@ class Routes:
             if rows is not None:
                 rows.define(table_id, definition)
             if rows is not None or definition.region in self._waiting:
-                self.tables[table_id] = definition
+                self._know({table_id: definition})
 
     def partition_of(self, table_id: int) -> int | None:
-        """The partition of a table; None when it is not known."""
+        """The partition of a table; None when it is not known, or passed over."""
         definition = self.tables.get(table_id)
-        return None if definition is None else definition.partition
+        return None if definition is None or table_id in self._passed else definition.partition
 
     def apply_bodies(self, bodies: Sequence[Any]) -> None:
         """Apply decoded transactions, or one history record. Raises what `RowsOfRegion.apply_all` raises, and
@@ -94,7 +102,7 @@ class Routes:
     def apply_single(self, body: Sequence[Any], seqno: int) -> None:
         """Apply one decoded transaction that only changes rows. Raises as `apply_bodies`."""
         only = self._only
-        if only is None:
+        if only is None or not self._passed.isdisjoint(body[PAYLOAD + 1 :: 4]):
             self.apply_bodies((body,))
             return
         only.seqno = seqno
@@ -109,6 +117,11 @@ class Routes:
         for rows in self._session.rows.values():
             rows.seqno = seqno
         only = self._only
+        if self._passed and not self._passed.isdisjoint(changes[1]):
+            here = [place for place, table_id in enumerate(changes[1]) if table_id not in self._passed]
+            if not here:
+                return
+            changes = Changes(*([column[place] for place in here] for column in changes))
         if only is not None:
             (only.apply_sorted if is_sorted else only.apply_columns)(*changes)
         elif is_sorted:
@@ -119,7 +132,7 @@ class Routes:
 
     def place_of(self, op: Any, table_id: Any, argument: Any) -> int | None:
         """See row_order.PlaceOf. None, too, for a table or region that is not known here."""
-        known = self.tables.get(table_id)
+        known = None if table_id in self._passed else self.tables.get(table_id)
         rows = None if known is None else self._session.rows.get(known.region)
         return None if rows is None else rows.place_of(op, table_id, argument)
 
@@ -147,7 +160,8 @@ class Routes:
         regions = self._session.rows
         special = not _SPECIAL.isdisjoint(changes[0::4])
         only = self._only
-        if only is not None and not special:
+        passes = bool(self._passed) and not self._passed.isdisjoint(changes[1::4])
+        if only is not None and not special and not passes:
             if len(changes) % 4:
                 only.apply_all(changes)  # says what is wrong
             only.apply_columns(changes[0::4], changes[1::4], changes[2::4], changes[3::4])
@@ -160,7 +174,7 @@ class Routes:
         for place in range(0, len(kept), 4):
             op, table_id, argument, values = kept[place : place + 4]
             region = self._region_of(op, table_id, argument, values)
-            if region is not None:
+            if region is not None and not (op in _OF_ROWS and table_id in self._passed):
                 runs.setdefault(region, []).extend((op, table_id, argument, values))
         for region in self._waiting:
             runs.pop(region, None)
@@ -168,16 +182,16 @@ class Routes:
             regions[region].apply_all(run)
         if special:
             for rows in regions.values():
-                self.tables.update(rows.definitions)
+                self._know(rows.definitions)
 
     def overwrite(self, changes: Sequence[Any], seqno: int) -> list[Any]:
         """Make flat changes of transaction `seqno`, none of which is of the schema, over whatever rows are here: what
-        was made, in their order. What is of a region that waits is given back as it is. Raises as `apply_bodies`."""
+        was made, in their order. What is passed over is given back as it is. Raises as `apply_bodies`."""
         made: list[Any] = []
         for place in range(0, len(changes), 4):
             change = changes[place : place + 4]
             region = self._region_of(*change)
-            if region is None or region in self._waiting:
+            if region is None or region in self._waiting or change[1] in self._passed:
                 made += change
                 continue
             rows = self._session.rows[region]
@@ -225,7 +239,7 @@ class Routes:
         if op == Op.DEFINE:
             definition = TableDefinition.unpack(values)
             self._check_leaves(definition)
-            self.tables[definition.table_id] = definition
+            self._know({definition.table_id: definition})
             return self._known(definition.region)
         return self.known_table(table_id).region
 
@@ -242,18 +256,9 @@ class Routes:
     def _check_moves(self, changes: Sequence[Any]) -> None:
         """HardResyncNeededError for a table that comes from a partition that is not here into one that is: with rows,
         or without any where some are here, from when it was in a partition of ours before."""
-        came = {
-            changes[place + 1]: changes[place + 2]
-            for place in range(0, len(changes), 4)
-            if changes[place] == Op.COMMENT and changes[place + 1] >= TABLE_ID_MIN
-        }
-        for place in range(0, len(changes) if came else 0, 4):
-            if changes[place] != Op.DEFINE or changes[place + 1] not in came:
-                continue
-            instance, definition = self._session.door.instance, TableDefinition.unpack(changes[place + 3])
-            known = instance.partitions_now()
-            told = came[changes[place + 1]]
-            before, after, is_empty = told & ~MOVED_EMPTY, definition.partition, bool(told & MOVED_EMPTY)
+        for definition, before, is_empty in moves_in(changes):
+            instance = self._session.door.instance
+            known, after = instance.partitions_now(), definition.partition
             if not instance.content.holds(after) or instance.content.holds(before):
                 continue
             rows = self._session.rows.get(definition.region)
@@ -262,7 +267,12 @@ class Routes:
                     f"table {definition.table} of region {definition.region} was put into partition "
                     f"{known.name(after)}; what it had in {known.name(before)} is not here",
                     where=str(instance.path),
-                    do="Seed this secondary again: replicate -i INSTANCE seed --restart",
+                    do=(
+                        f"End its load first: replicate -i INSTANCE seed --partition {known.name(before)}; where that "
+                        "waits for a later transaction, seed this secondary again: replicate -i INSTANCE seed --restart"
+                        if before in instance.content.choice.loading
+                        else "Seed this secondary again: replicate -i INSTANCE seed --restart"
+                    ),
                 )
 
     def _check_added(self, region: str, uuid: object) -> None:

@@ -18,6 +18,7 @@ from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.limits import PARTITION_DEFAULT, PARTITION_NONE
 from replicate.model.partitions import ALL
+from replicate.model.subscription import Subscription
 
 RECEIVER = "receiver"
 
@@ -27,21 +28,18 @@ def set_(instance: Instance, names: Sequence[str]) -> None:
     a partition that is not known here, PermissionRefusedError for a primary, AlreadyRunningError where the secondary is
     empty and its Receiver Server may be filling it."""
     _require_secondary(instance)
-    content = instance.content
     wanted = None if [name.upper() for name in names] == [ALL] else numbers_of(instance, names)
     if _is_empty(instance):
-        if wanted != content.held and DaemonFiles(instance.path, RECEIVER).lock.probe() is not None:
+        if wanted != instance.content.held and DaemonFiles(instance.path, RECEIVER).lock.probe() is not None:
             raise AlreadyRunningError(
                 "the Receiver Server may be filling this instance",
                 where=str(instance.path),
                 do=f"Stop it first: replicate -i {instance.named} receiver stop",
             )
-        instance.set_subscription(wanted, wanted)
+        instance.change_subscription(lambda _: Subscription(wanted, wanted))
         return
-    held = content.held
-    if wanted is not None:
-        held = wanted if held is None else tuple(number for number in held if number in wanted)
-    instance.set_subscription(wanted, held)
+    known = instance.partitions_now().names
+    instance.change_subscription(lambda now: now.wanting(wanted, known))
 
 
 def add(instance: Instance, names: Sequence[str]) -> None:

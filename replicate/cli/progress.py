@@ -173,6 +173,13 @@ def seeding(more: str, doing: str = "") -> Iterator[Callable[[str, int, int], No
 
 
 @contextmanager
+def counting(doing: str, unit: str) -> Iterator[Callable[[int], None]]:
+    """What tells how many of something are done, where nobody knows how many there are."""
+    with _line() as line:
+        yield lambda done: None if line is None else line.show(doing, done, 0, unit)
+
+
+@contextmanager
 def reading() -> Iterator[Callable[[str, int, int], None] | None]:
     """What tells how much of a file is read; None where nobody looks."""
     with _line() as line:

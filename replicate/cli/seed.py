@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replicate.cli.common import VerbCommand, emit, open_instance
-from replicate.cli.words import instances, peers, regions
+from replicate.cli.words import instances, partitions, peers, regions
 from replicate.daemon.last_run import start_again
 
 if TYPE_CHECKING:
@@ -46,6 +46,14 @@ GOES_ON = "writers go on"
     shell_complete=regions,
     help="Only this region (repeatable); the others go on meanwhile.",
 )
+@click.option(
+    "--partition",
+    "parts",
+    metavar="NAME",
+    multiple=True,
+    shell_complete=partitions,
+    help="Only the rows of this partition (repeatable), which is wanted here; the others go on meanwhile.",
+)
 @click.option("--restart", is_flag=True, help="Replace what this secondary holds, or FILE, and begin again.")
 def seed(
     primary: str | None,
@@ -54,12 +62,13 @@ def seed(
     consumer: str | None,
     forget: str | None,
     names: tuple[str, ...],
+    parts: tuple[str, ...],
     restart: bool,
 ) -> None:
     """Copy the primary's regions at one sequence number, while its writers go on.
 
     Without --from and --from-file the source that is connected sends them; when that is interrupted, the same command
-    goes on where it was. With --region the Update Process stays up, and the other regions go on.
+    goes on where it was. With --region, or --partition, the Update Process stays up, and the others go on.
     """
     from replicate.errors import UsageError
 
@@ -73,13 +82,18 @@ def seed(
         )
     if forget and names:
         raise UsageError("--forget and --region together make no sense", do="Give one of them")
+    if parts and (forget or names or (restart and not to_file)):
+        word = "--forget" if forget else "--region" if names else "--restart"
+        raise UsageError(f"--partition and {word} together make no sense", do="Give one of them")
     opened = open_instance()
     if restart and not to_file and not forget and not names:
         _keep_lost(opened)
     if forget:
         _forget(opened, forget)
     elif to_file and consumer:
-        _to_file(opened, Path(to_file).absolute(), consumer, restart, names)
+        _to_file(opened, Path(to_file).absolute(), consumer, restart, names, parts)
+    elif parts:
+        _load(opened, parts, primary, from_file)
     elif names:
         _alone(opened, tuple(dict.fromkeys(names)), primary, from_file, restart)
     elif from_file:
@@ -165,19 +179,44 @@ def _alone(opened: Instance, names: tuple[str, ...], primary: str | None, from_f
     emit(seeded, [what])
 
 
-def _to_file(opened: Instance, path: Path, consumer: str, restart: bool, names: tuple[str, ...]) -> None:
+def _load(opened: Instance, names: tuple[str, ...], primary: str | None, from_file: str | None) -> None:
+    from replicate.admin.subscriptions import numbers_of
+    from replicate.cli.progress import seeding
+    from replicate.instance.instance import Instance, resolve_instance
+    from replicate.transfer.seed import partition
+    from replicate.transfer.seed.request import partitions_over_connection
+
+    numbers = numbers_of(opened, names)
+    with seeding(GOES_ON) as told:
+        if from_file:
+            loaded = partition.load_from_file(opened, Path(from_file).absolute(), numbers, told=told)
+        elif primary and _is_here(primary):
+            source = Instance.open(resolve_instance(primary))
+            loaded = partition.load_from_instance(source, opened, numbers, told=told)
+        else:
+            loaded = partitions_over_connection(opened, primary, numbers, told=told)
+    what = f"{', '.join(loaded.partitions)}: here, and level with the others at seqno {loaded.held_from}"
+    emit(loaded, [f"{what} (the copy was of {loaded.seqno}; {loaded.tables} tables)"])
+
+
+def _to_file(
+    opened: Instance, path: Path, consumer: str, restart: bool, names: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    from replicate.admin.subscriptions import numbers_of
     from replicate.cli.progress import seeding
     from replicate.transfer.seed.make import make_seed
 
+    numbers = numbers_of(opened, parts) if parts else ()
     with seeding(GOES_ON, "copying region") as told:
-        made = make_seed(opened, consumer, path, replace=restart, progress=told, regions=names)
-    kept = "of what comes after, the journal there has all" if names else "the journal behind it is kept until "
-    given = "".join(f" --region {name}" for name in names)
+        made = make_seed(opened, consumer, path, replace=restart, progress=told, regions=names, partitions=numbers)
+    is_some = bool(names or numbers)
+    kept = "of what comes after, the journal there has all" if is_some else "the journal behind it is kept until "
+    given = "".join([*(f" --region {name}" for name in names), *(f" --partition {number}" for number in numbers)])
     emit(
         made,
         [
             f"seed of {', '.join(made.regions)} at seqno {made.seqno} ({made.pages} pages, {made.bytes} bytes): {path}",
-            kept if names else f"{kept}{consumer} has begun there",
+            kept if is_some else f"{kept}{consumer} has begun there",
             f"next, on {consumer}: replicate -i {consumer} seed --from-file FILE{given}",
         ],
     )

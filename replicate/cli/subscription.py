@@ -8,6 +8,7 @@ import click
 
 from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
 from replicate.cli.words import partitions
+from replicate.model.subscription import LOADING, WAITS
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
@@ -42,7 +43,7 @@ def set_(name: tuple[str, ...], with_parents: bool) -> None:
 @click.argument("name", nargs=-1, required=True, metavar="NAME…", shell_complete=partitions)
 @_with_parents
 def add(name: tuple[str, ...], with_parents: bool) -> None:
-    """Get the rows of these partitions, too. They come with the next seed; the others go on."""
+    """Get the rows of these partitions, too. `seed --partition NAME` brings them; the others go on."""
     from replicate.admin.subscriptions import add as done
 
     opened = open_instance()
@@ -67,12 +68,22 @@ def _and_parents(opened: Instance, names: tuple[str, ...]) -> tuple[str, ...]:
 
 @subscription.command()
 @click.argument("name", nargs=-1, required=True, metavar="NAME…", shell_complete=partitions)
-def remove(name: tuple[str, ...]) -> None:
-    """Get no more of these partitions. Their rows stay as they are."""
+@click.option("--drop-rows", is_flag=True, help="And delete their rows here, 10,000 in a transaction.")
+def remove(name: tuple[str, ...], drop_rows: bool) -> None:
+    """Get no more of these partitions. Their rows stay as they were, frozen."""
+    from replicate.admin.subscriptions import numbers_of
     from replicate.admin.subscriptions import remove as done
 
     opened = open_instance()
-    done(opened, name)
+    if drop_rows:
+        from replicate.admin.dropping import drop_rows as dropping
+        from replicate.cli.progress import counting
+
+        numbers = numbers_of(opened, name)
+        with counting("deleting", "rows") as told:
+            dropping(opened, numbers, lambda: done(opened, name), told=told)
+    else:
+        done(opened, name)
     _tell(opened)
 
 
@@ -119,24 +130,16 @@ def _rows(opened: Instance, only: tuple[int, ...] = ()) -> list[_Subscribed]:
     content = opened.content
     known = content.partitions
     numbers = set(only) or {*(content.subscription or ()), *(content.held or ()), *known.names}
-    states = {
-        (True, True): "here",
-        (True, False): "waits for a seed",
-        (False, True): "here",
-        (False, False): "not wanted",
-    }
-    return [
-        _Subscribed(known.name(number), number, states[content.wants(number), content.holds(number)])
-        for number in sorted(numbers)
-    ]
+    return [_Subscribed(known.name(number), number, content.choice.state(number)) for number in sorted(numbers)]
 
 
 def _lines(opened: Instance, rows: list[_Subscribed]) -> list[str]:
     if opened.content.subscription is None and opened.content.held is None:
         return ["all partitions"]
     lines = columns([row.name, f"number {row.number}", row.state] for row in rows)
-    if any(row.state == "waits for a seed" for row in rows):
-        lines.append(f"next: replicate -i {opened.named} seed --restart")
+    waits = [row.name for row in rows if row.state in (WAITS, LOADING)]
+    if waits:
+        lines.append(f"next: replicate -i {opened.named} seed{''.join(f' --partition {name}' for name in waits)}")
     return lines
 
 

@@ -10,8 +10,9 @@ conflict (update_process/).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from replicate.door.door import Door
 from replicate.door.durability import SYNC_LOCK_TIMEOUT_S
@@ -257,6 +258,35 @@ class ApplySession:
             raise
         for one in self._open:
             one.lock.release()
+
+    def take_rows(
+        self,
+        keeps: Callable[[int], bool],
+        copies: Mapping[str, Path],
+        checkpoint: Sequence[ScrRow],
+        told: Callable[[str, int, int], None],
+    ) -> int:
+        """Replace the rows of the partitions that `keeps` knows, in all regions, by those of `copies`, which stand
+        where the regions do, and their checkpoint records by those in `checkpoint`: on the disk when it returns. One
+        transaction a region, in no journal; how many tables there are. A failure leaves each region as it was, or with
+        all of that."""
+        tables = 0
+        with contextlib.ExitStack() as stack:
+            for one in self._open:
+                if one.entry.name in copies:
+                    stack.enter_context(KIND.naming(one.where))
+                    stack.enter_context(one.region.beside(copies[one.entry.name]))
+            self.begin()
+            try:
+                for one in self._open:
+                    tables += one.region.take_rows(keeps, checkpoint, told, copy=one.entry.name in copies)
+            except BaseException:
+                self.rollback()
+                raise
+            self.keep()
+        for one in self._open:
+            KIND.sync(one.entry.path)
+        return tables
 
     def commit_large(self, spool: Spool, frame: bytes, position: Position, csn: int, *, defines: bool = False) -> None:
         """Commit a large transaction whose part frames were spooled; `frame` is its commit frame as it came."""

@@ -12,7 +12,8 @@ import os
 import re
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -28,6 +29,7 @@ from replicate.errors import (
 )
 from replicate.limits import FORMAT_VERSION, NAME_PATTERN, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM, REGIONS_MAX
 from replicate.model.partitions import ONLY_DEFAULT, Partitions, unpack
+from replicate.model.subscription import Subscription
 from replicate.model.vector import Origin
 from replicate.model.writers import SUPPLIER
 from replicate.system.os_errors import NO_DESCRIPTORS, exhausted, mend
@@ -52,8 +54,10 @@ WITH_PACKETS: Final = 6
 it."""
 WITH_SUPPLIER: Final = 7
 """Format of a file of a supplier: a release that knows none of them must not take it for a primary."""
+WITH_LOADS: Final = 8
+"""Format of a file with `streamed`: a release that does not know it would apply changes of rows that are not here."""
 FORMATS: Final = (
-    FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE, WITH_PARTITIONS, WITH_PACKETS, WITH_SUPPLIER,
+    FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE, WITH_PARTITIONS, WITH_PACKETS, WITH_SUPPLIER, WITH_LOADS,
 )  # fmt: skip
 ACTIVE: Final = "active"
 PASSIVE: Final = "passive"
@@ -204,6 +208,10 @@ class InstanceFile:
     """On a secondary: the partitions whose rows are wanted there, ascending; None: all of them."""
     held: tuple[int, ...] | None = None
     """The same of those whose rows are there, and come. What is wanted beside them comes with a seed."""
+    streamed: Mapping[int, int] = field(default_factory=dict)
+    """As in model/subscription.py, and so is what comes next."""
+    removed: tuple[int, ...] = ()
+    """Partitions that were held here once, and whose rows are as they were then."""
     is_supplier: bool = False
     """A primary that takes what other suppliers commit, beside its own transactions."""
 
@@ -242,6 +250,20 @@ class InstanceFile:
         """The peers that the journal is kept for: all of a primary's, so that one which is passive goes on where it
         was; of a secondary's those that are not, as it may have to wait for ever for the others."""
         return tuple(peer for peer in self.peers if self.role == "primary" or not peer.passive)
+
+    @property
+    def choice(self) -> Subscription:
+        """What of the partitions is wanted here, is here, and is on its way."""
+        return Subscription(self.subscription, self.held, self.streamed, self.removed)
+
+    def choosing(self, made: Subscription) -> InstanceFile:
+        """The same with that choice."""
+        streamed = dict(made.streamed)
+        return replace(self, subscription=made.wanted, held=made.held, streamed=streamed, removed=made.frozen)
+
+    def passes_over(self, number: int) -> bool:
+        """Whether changes of that partition are journalled here and not applied: its rows are not here, or not yet."""
+        return self.held is not None and not self.holds(number)
 
     def holds(self, number: int) -> bool:
         """Whether the rows of that partition are here, all of them."""
@@ -292,10 +314,14 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
         | ({"partitions": content.partitions.pack()} if content.partitions != ONLY_DEFAULT else {})
         | ({"subscription": list(content.subscription)} if content.subscription is not None else {})
         | ({"held": list(content.held)} if content.held is not None else {})
+        | ({"streamed": [list(one) for one in sorted(content.streamed.items())]} if content.streamed else {})
+        | ({"removed": list(content.removed)} if content.removed else {})
     )
 
 
 def _format_of(content: InstanceFile) -> int:
+    if content.streamed:
+        return WITH_LOADS
     if content.is_supplier:
         return WITH_SUPPLIER
     if any(p.by_packets for p in content.peers):
@@ -383,6 +409,7 @@ def decode(raw: bytes, where: str) -> InstanceFile:
     try:
         is_supplier = facts["role"] == SUPPLIER
         role: Any = "primary" if is_supplier else facts["role"]
+        streamed = dict(facts.get("streamed", ()))
         if role not in ("primary", "secondary"):
             raise ValueError(f"role {role!r}")
         content = InstanceFile(
@@ -421,6 +448,8 @@ def decode(raw: bytes, where: str) -> InstanceFile:
             partitions=unpack(facts["partitions"]) if "partitions" in facts else ONLY_DEFAULT,
             subscription=_numbers(facts.get("subscription")),
             held=_numbers(facts.get("held")),
+            streamed=dict(zip(_numbers(streamed) or (), map(int, streamed.values()), strict=True)),
+            removed=_numbers(facts.get("removed")) or (),
             is_supplier=is_supplier,
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:

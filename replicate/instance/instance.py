@@ -44,6 +44,7 @@ from replicate.instance.file import (
 from replicate.instance.private_files import DIRECTORY_MODES, check_directories, check_settings
 from replicate.limits import REGIONS_MAX
 from replicate.model.partitions import Partitions
+from replicate.model.subscription import Subscription
 from replicate.pasteable import pasteable
 from replicate.region.sqlite.functions import set_init
 from replicate.settings.load import FILE_NAME as SETTINGS_NAME
@@ -639,18 +640,13 @@ class Instance:
                 self._store(replace(content, partitions=made))
         return made
 
-    def set_subscription(self, wanted: tuple[int, ...] | None, held: tuple[int, ...] | None) -> None:
-        """On a secondary: which partitions' rows are wanted, and which are there and come from the next connection on
-        (InstanceFile)."""
+    def change_subscription(self, change: Callable[[Subscription], Subscription]) -> Subscription:
+        """Have what `change` makes of a secondary's subscription (model/subscription.py) from now on."""
         with self._changing() as content:
-            if (wanted, held) != (content.subscription, content.held):
-                self._store(replace(content, subscription=wanted, held=held))
-
-    def note_seeded(self) -> None:
-        """The rows of what is wanted are here, of all regions."""
-        with self._changing() as content:
-            if content.held != content.subscription:
-                self._store(replace(content, held=content.subscription))
+            made = change(content.choice)
+            if made != content.choice:
+                self._store(content.choosing(made))
+        return made
 
     def set_frozen(self, frozen: Frozen | None) -> None:
         """Whether transactions are held. One that is frozen already keeps who did it, and since when. The caller holds

@@ -52,7 +52,7 @@ _KINDS: Final = (
     FindingKind(
         "REGION_WAITS", "warning", "A region of the primary waits on a secondary for its seed; the others go on."
     ),
-    FindingKind("PARTITION_WAITS", "warning", "A secondary waits for a seed of partitions; those it has go on."),
+    FindingKind("PARTITION_WAITS", "warning", "A secondary waits for the rows of a partition; those it has go on."),
     FindingKind(
         "PACKET_UNCONFIRMED", "warning", "A peer that gets packets has not confirmed one for confirm_within_s."
     ),

@@ -490,6 +490,21 @@ class AppliedRegion(ReadRegion, Protocol):
         `defines`: the schema has changed. `slot`: the batch's last number, where the region has a ring as well (on a
         supplier); else 0."""
 
+    def beside(self, copy: Path) -> AbstractContextManager[None]:
+        """In the block a copy of it is at hand for `take_rows`. Outside of a transaction."""
+
+    def take_rows(
+        self, keeps: Callable[[int], bool], rows: Sequence[ScrRow], told: Callable[[str, int, int], None], *, copy: bool
+    ) -> int:
+        """In the transaction: replace the rows of the partitions that `keeps` knows by those of the copy at hand, and
+        their checkpoint records by those in `rows`; how many tables they have. `told`: called with a table, how many
+        are done, and how many there are. CopyTooOldError where the copy has other tables, or where one is needed and
+        `copy` says that there is none.
+        """
+
+    def drop_some(self, keeps: Callable[[int], bool], rows_max: int) -> int:
+        """In the transaction: delete so many rows of the partitions that `keeps` knows at most; how many were there."""
+
     def flush(self) -> None:
         """A full disk shows up now, while there is a way back."""
 

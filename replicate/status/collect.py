@@ -225,13 +225,16 @@ def _waiting(instance: Instance) -> Iterator[Finding]:
     for name in instance.waiting:
         text = f"region {name} was added on the primary, and waits here for its seed; the others go on"
         yield Finding("REGION_WAITS", text, f"replicate -i INSTANCE seed --region {name}", name)
-    content = instance.content
-    held = {*content.partitions.names} if content.held is None else {*content.held}
-    wanted = {*content.partitions.names} if content.subscription is None else {*content.subscription}
-    if content.held is not None and (content.subscription is None or wanted - held):
-        lacks = ", ".join(map(content.partitions.name, sorted(wanted - held)))
-        names = lacks if content.subscription is not None else "ALL"
-        text = f"partition {names}: wanted, and not here; {instance.told_held}"
+    content, choice = instance.content, instance.content.choice
+    if content.held is None:
+        return
+    known, told = content.partitions, instance.told_held
+    lacking = [one for one in sorted({*known.names, *(choice.wanted or ())}) if choice.wants(one) > choice.holds(one)]
+    for name, state in [(known.name(one), choice.state(one)) for one in lacking]:
+        text = f"partition {name}: wanted, and not here: it {state}; {instance.name} {told}"
+        yield Finding("PARTITION_WAITS", text, f"replicate -i INSTANCE seed --partition {name}", name)
+    if choice.wanted is None and not lacking:
+        text = f"all partitions are wanted; {instance.name} {told} until its next seed"
         yield Finding("PARTITION_WAITS", text, "replicate -i INSTANCE seed --restart")
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 import msgpack
 
 from replicate.errors import InternalError, ProtocolViolationError, ReplicateError
-from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX, NAME_PATTERN, REGIONS_MAX
+from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX, NAME_PATTERN, PARTITION_MAX, REGIONS_MAX
 from replicate.model.takeover import TAKEOVERS_MAX, Takeover
 from replicate.model.vector import U32_MAX, U64_MAX, SynchronizationVector, pack_chains, unpack_chains
 from replicate.wire.frame import pack_wire_frame
@@ -60,6 +60,7 @@ from replicate.wire.message import (
     SeedEnd,
     SeedPreparing,
     SeedRequest,
+    SeedRequestPartitions,
     SeedRequestRegions,
     SeedStart,
     Start,
@@ -137,6 +138,13 @@ def _partitions(value: object) -> tuple[int, ...]:
     return tuple(_u32(item) for item in value)
 
 
+def _some_partitions(value: object) -> tuple[int, ...]:
+    wanted = _partitions(value)
+    if not wanted or any(not 1 <= number <= PARTITION_MAX for number in wanted):
+        _bad("a list of partitions")
+    return wanted
+
+
 def _facts(value: object) -> tuple[tuple[str, int | str], ...]:
     if type(value) is not list or len(value) % 2 or len(value) > 2 * FACTS_MAX:
         _bad("a flat list of facts")
@@ -184,6 +192,7 @@ _CHECKS: Final[dict[int, tuple[Callable[..., Message], tuple[Callable[[Any], Any
     MessageType.BYE: (Bye, (_text,)),
     MessageType.SEED_REQUEST: (SeedRequest, (_uuid, _uuid, _u64)),
     MessageType.SEED_REQUEST_REGIONS: (SeedRequestRegions, (_uuid, _uuid, _u64, _regions)),
+    MessageType.SEED_REQUEST_PARTITIONS: (SeedRequestPartitions, (_uuid, _uuid, _u64, _some_partitions)),
     MessageType.CHECK: (Check, (_u64, _seqno, _flag, _seqno, _name, _table, _key, _key, _u64, _uuid)),
     MessageType.SEED_PREPARING: (SeedPreparing, (_u64, _u64)),
     MessageType.SEED_START: (SeedStart, (_uuid, _u64, _u64, _u64)),
@@ -436,6 +445,8 @@ def _fields(message: Message) -> list[object]:
             ]  # fmt: skip
         case SeedRequestRegions(request, seed, offset, regions):
             return [request, seed, offset, list(regions)]
+        case SeedRequestPartitions(request, seed, offset, partitions):
+            return [request, seed, offset, list(partitions)]
         case SeedRequest(request, seed, offset):
             return [request, seed, offset]
         case SeedPreparing(done, pages):

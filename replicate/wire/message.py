@@ -19,7 +19,7 @@ A receiver that is to be seeded asks for that first, before its restart (and onl
              <------------------------------ SEED_ACK…   so much is written
              <------------------------------ SEED_DONE   all of it is on the disk; from here on as if nothing had been
 
-Of some regions (SEED_REQUEST_REGIONS, by FEATURE_SEED_REGIONS) the same goes beside the stream.
+Of some regions, or partitions (SEED_REQUEST_REGIONS, _PARTITIONS), the same goes beside the stream.
 
 Beside the stream a receiver that has lost files gives them to a source that is primary (FEATURE_LOST), one by one:
 
@@ -94,21 +94,14 @@ FEATURE_PATROL: Final = "patrol-1"
 """A receiver that verifies digests of ranges."""
 FEATURE_PARTITIONS: Final = "partitions-1"
 """One that knows frames of the kind MIXED, and as a source sends the partitions that a RESTART wants."""
+FEATURE_SEED_PARTITIONS: Final = "seed-3"
+"""A source that can send a seed of some partitions beside the stream."""
 FEATURES: Final = (
     FEATURE_ZSTD, FEATURE_SEED, FEATURE_LOST, FEATURE_ROLES, FEATURE_FILTER, FEATURE_SEED_REGIONS, FEATURE_PATROL,
-    FEATURE_PARTITIONS,
+    FEATURE_PARTITIONS, FEATURE_SEED_PARTITIONS,
 )  # fmt: skip
 """Features that this release knows; used when both sides name them. An unknown name is ignored, never guessed at."""
-FEATURE_SINCE: Final = {
-    FEATURE_ZSTD: 0,
-    FEATURE_SEED: 1,
-    FEATURE_LOST: 2,
-    FEATURE_ROLES: 2,
-    FEATURE_FILTER: 2,
-    FEATURE_SEED_REGIONS: 2,
-    FEATURE_PATROL: 2,
-    FEATURE_PARTITIONS: 2,
-}
+FEATURE_SINCE: Final = {**dict.fromkeys(FEATURES, 2), FEATURE_ZSTD: 0, FEATURE_SEED: 1}
 """The first minor version in which a feature may be used."""
 
 CHUNK_BYTES: Final = 256 * KIB
@@ -165,6 +158,7 @@ class MessageType(IntEnum):
     HANDOVER_DONE = 26
     SEED_REQUEST_REGIONS = 30
     CHECK = 35
+    SEED_REQUEST_PARTITIONS = 36
 
 
 _SMALL: Final = 4 * KIB
@@ -181,33 +175,24 @@ OPENING_LIMITS: Final = {
 }
 """Most bytes of a body by type, before the peer has said who it is."""
 
-LIMITS: Final = OPENING_LIMITS | {
+_SMALL_ONES: Final = (
+    MessageType.START, MessageType.CATALOGUE_END, MessageType.HEARTBEAT, MessageType.HEARTBEAT_REPLY, MessageType.XOFF,
+    MessageType.XON, MessageType.SEED_REQUEST, MessageType.SEED_PREPARING, MessageType.SEED_START, MessageType.SEED_END,
+    MessageType.SEED_ACK, MessageType.SEED_DONE, MessageType.LOST_OFFER, MessageType.LOST_TAKEN, MessageType.HANDOVER,
+    MessageType.HANDOVER_DONE,
+)  # fmt: skip
+LIMITS: Final = {**OPENING_LIMITS, **dict.fromkeys(map(int, _SMALL_ONES), _SMALL)} | {
     int(MessageType.RESTART): RESTART_BYTES_MAX,
-    int(MessageType.START): _SMALL,
     int(MessageType.CATALOGUE_CHUNK): CHUNK_BYTES + _SMALL,
-    int(MessageType.CATALOGUE_END): _SMALL,
     int(MessageType.DATA): MESSAGE_BYTES_MAX,
     int(MessageType.PARTS): MESSAGE_BYTES_MAX,
     int(MessageType.LARGE): FRAME_BYTES_MAX + _SMALL,
-    int(MessageType.HEARTBEAT): _SMALL,
-    int(MessageType.HEARTBEAT_REPLY): _SMALL,
-    int(MessageType.XOFF): _SMALL,
-    int(MessageType.XON): _SMALL,
-    int(MessageType.SEED_REQUEST): _SMALL,
-    int(MessageType.SEED_PREPARING): _SMALL,
-    int(MessageType.SEED_START): _SMALL,
     int(MessageType.SEED_CHUNK): CHUNK_BYTES + _SMALL,
-    int(MessageType.SEED_END): _SMALL,
-    int(MessageType.SEED_ACK): _SMALL,
-    int(MessageType.SEED_DONE): _SMALL,
-    int(MessageType.LOST_OFFER): _SMALL,
     int(MessageType.LOST_CHUNK): CHUNK_BYTES + _SMALL,
-    int(MessageType.LOST_TAKEN): _SMALL,
     int(MessageType.HANDOVER_ASK): HANDOVER_BYTES_MAX,
     int(MessageType.HANDOVER_READY): RESTART_BYTES_MAX,
-    int(MessageType.HANDOVER): _SMALL,
-    int(MessageType.HANDOVER_DONE): _SMALL,
     int(MessageType.SEED_REQUEST_REGIONS): 2 * _SMALL,
+    int(MessageType.SEED_REQUEST_PARTITIONS): 2 * _SMALL,
     int(MessageType.CHECK): 4 * _SMALL,
 }
 """The same, afterwards."""
@@ -472,6 +457,13 @@ class SeedRequestRegions(SeedRequest):
 
 
 @dataclass(frozen=True, slots=True)
+class SeedRequestPartitions(SeedRequest):
+    """The same of the rows of these partitions, which the stream brings by now."""
+
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SeedPreparing:
     """The seed is being made: so many of its pages are."""
 
@@ -645,6 +637,7 @@ Message: TypeAlias = (
     | Bye
     | SeedRequest
     | SeedRequestRegions
+    | SeedRequestPartitions
     | Check
     | SeedPreparing
     | SeedStart
@@ -679,6 +672,7 @@ MESSAGE_TYPES: Final[dict[type, MessageType]] = {
     Bye: MessageType.BYE,
     SeedRequest: MessageType.SEED_REQUEST,
     SeedRequestRegions: MessageType.SEED_REQUEST_REGIONS,
+    SeedRequestPartitions: MessageType.SEED_REQUEST_PARTITIONS,
     Check: MessageType.CHECK,
     SeedPreparing: MessageType.SEED_PREPARING,
     SeedStart: MessageType.SEED_START,

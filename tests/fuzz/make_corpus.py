@@ -60,6 +60,7 @@ from replicate.wire.message import (
     SeedEnd,
     SeedPreparing,
     SeedRequest,
+    SeedRequestPartitions,
     SeedRequestRegions,
     SeedStart,
 )
@@ -160,6 +161,7 @@ def wire() -> Made:
                 yield "wire_introduction", MessageType(kind).name.lower(), bytes([introduced[MessageType(kind)]]) + body
     of_commands: tuple[Message, ...] = (
         SeedRequest(b"r" * 16, b"s" * 16, 512), SeedRequestRegions(b"r" * 16, b"s" * 16, 512, ("main",)),
+        SeedRequestPartitions(b"r" * 16, b"s" * 16, 512, (2,)),
         SeedPreparing(3, 9), SeedStart(b"s" * 16, 512, 4096, 7),
         SeedChunk(512, b"bytes"), SeedEnd(4096), SeedAck(1024), SeedDone(b"s" * 16),
         Check(2**60, 3, False, 41, "main", "account", b"\x91\x07", b"", 9, b"d" * 16),

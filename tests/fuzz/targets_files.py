@@ -131,7 +131,7 @@ def seed_answer(data: bytes) -> None:
 
 def seed_request(data: bytes) -> None:
     """The line by which the seed command asks the Receiver Server. What it names are names."""
-    wanted, regions = read_request(data)
+    wanted, regions, _ = read_request(data)
     assert all(re.match(NAME_PATTERN, name) for name in (*regions, *(() if wanted is None else (wanted,))))
 
 

@@ -119,7 +119,11 @@ class Pair:
             with door_of(self.primary) as door:
                 definitions = door.catalogue_now().definitions
             # More than a source begins with: all that were ever defined. A table's id is of one definition only.
-            selection = PartitionSelection(self.secondary.content.held, definitions)
+            asked = self.secondary.content.choice.asked
+            selection = PartitionSelection(asked, definitions)
+            if asked is not None:  # as the Receiver Server does at the start of a stream
+                first = pool.last_received_seqno + 1
+                self.secondary.change_subscription(lambda now: now.streaming_from(first, asked))
         try:
             while (found := reader.read(record_bytes, bound)) is not None:
                 if selection is not None and isinstance(found, FrameBatch):

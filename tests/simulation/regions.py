@@ -529,6 +529,11 @@ class ModelApplied(Opened):
     def let_others_in(self) -> None:
         self.region.state["feed"] = 1
 
+    def _never(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("no round of the simulation loads partitions, or deletes them")
+
+    beside = take_rows = drop_some = _never
+
     def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool, slot: int = 0) -> None:
         pending = self.connection.open()
         pending.stores_schema |= defines

@@ -25,6 +25,7 @@ from replicate.errors import DiskFullError, JournalDamagedError, NotFoundError
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer
 from replicate.instance.instance import Instance
 from replicate.limits import PARTITION_NONE
+from replicate.model.subscription import Subscription
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.system.locks import FileLock
@@ -474,7 +475,7 @@ async def test_what_is_asked_for_and_what_may_be(
     refused: str,
 ) -> None:
     """Partitions in the restart: a secondary that has none yet does not ask for all."""
-    pair.secondary.set_subscription(held, held)
+    pair.secondary.change_subscription(lambda _: Subscription(held, held))
     asked: list[tuple[int, ...]] = []
     real = ReceiverLink.send_restart
 
@@ -496,7 +497,7 @@ async def test_what_is_asked_for_and_what_may_be(
         last = pair.last_seqno()
         await wait_until_async(lambda: receiver.facts.get("last_received_seqno") == last)
         # What is asked for changes: it connects again by itself, with the next that comes or heartbeat.
-        pair.secondary.set_subscription((1,), (1,))
+        pair.secondary.change_subscription(lambda _: Subscription((1,), (1,)))
         pair.write(1)
         if asks != (1,):
             await wait_until_async(lambda: asked[-1] == (1,) and source.facts.get("state") == "sending")

@@ -18,7 +18,8 @@ from replicate.pool import control as word
 from replicate.region.kind import KIND
 
 
-def _newest(door: Door, timeout_s: float | None) -> InForce:
+def newest_of(door: Door, timeout_s: float | None) -> InForce:
+    """What is in force at the end of the journal. BusyError."""
     with door.locked(timeout_s):
         return InForce(door.words[word.SEGMENT_FIRST_SEQNO], door.catalogue())
 
@@ -31,7 +32,7 @@ def redo_region(door: Door, entry: RegionEntry, timeout_s: float | None = None) 
     says.
     """
     words = door.words
-    newest = partial(_newest, door, timeout_s)
+    newest = partial(newest_of, door, timeout_s)
     target = int(words[word.REGION_APPENDED + entry.region_id])
     # The killed writer may not have come to its sync, and a secondary's region (or a slot without a frame, too large)
     # holds no record that could complete the journal.

@@ -8,12 +8,19 @@ why the work is unfinished. The caller holds the region's lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replicate.errors import DamagedError, InternalError, JournalMissingError, NotSupportedError, RegionDamagedError
+from replicate.errors import (
+    CopyTooOldError,
+    DamagedError,
+    InternalError,
+    JournalMissingError,
+    NotSupportedError,
+    RegionDamagedError,
+)
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
@@ -21,6 +28,7 @@ from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import CHANGES_BEGIN, Head, changes_of, decode_batch, read_head, read_part, unpacker
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM, RING_RECORD_BYTES_MAX
+from replicate.model.moves import moves_in
 from replicate.model.region_record import without_making
 from replicate.model.transaction import OF_WRITERS, TELLS_ONLY, Catalogue, Kind, Op, TableDefinition
 from replicate.pool import control as word
@@ -76,9 +84,12 @@ def roll_forward(
     target: int,
     own_origin: int,
     newest: Callable[[], InForce],
+    *,
+    only: Collection[int] | None = None,
 ) -> int:
     """Apply to one region what the journal has for it above the region's own seqno, up to `target`; its seqno
-    then. `newest` is asked only when there is something to apply."""
+    then. `newest` is asked only when there is something to apply. `only`: the rows of these partitions, to a copy that
+    has no others (CopyTooOldError where a table is put into one); None: of those that are held here."""
     have = region.seqno()
     if have >= target:
         return have
@@ -92,7 +103,7 @@ def roll_forward(
         end = newest()
         # To know what is in force at a place takes a walk through its segment.
         known = end.catalogue if start >= end.first_seqno else reader.catalogue_at(start)
-        redo = _Redo(instance, entry, region, known, own_origin)
+        redo = _Redo(instance, entry, region, known, own_origin, only)
         while (found := reader.read(BATCH_BYTES_MAX, target)) is not None:
             if isinstance(found, LargeTransaction):
                 redo.large(found)
@@ -107,13 +118,20 @@ class _Redo:
     """One region's redo: routes changes to it, and keeps its number as the commit door would have."""
 
     def __init__(
-        self, instance: Instance, entry: RegionEntry, region: MendedRegion, known: Catalogue, own_origin: int
+        self,
+        instance: Instance,
+        entry: RegionEntry,
+        region: MendedRegion,
+        known: Catalogue,
+        own_origin: int,
+        only: Collection[int] | None,
     ) -> None:
         # Of every incarnation: after a rise the frames of the one before may still have to be redone.
         self._own_origins = {
             history.origin.key for history in known.histories if history.instance == instance.content.uuid
         }
         self._own_origins.add(own_origin)
+        self._content, self._only = instance.content, only
         self._is_primary, self._is_supplier = instance.role == "primary", instance.is_supplier
         self._name = entry.name
         self._region = region
@@ -226,10 +244,25 @@ class _Redo:
         touched = sorted(self._touched)
         return [stream, *(ScrRow(head.origin, one, head.origin_seqno, 0, 0, head.seqno) for one in touched)]
 
+    def _passes_over(self, partition: int) -> bool:
+        return self._content.passes_over(partition) if self._only is None else partition not in self._only
+
+    def _refuse_moves(self, changes: Sequence[Any]) -> None:
+        """CopyTooOldError where a table comes to a copy of some partitions: its rows are not there, or its counter."""
+        for definition, before, _ in moves_in(changes):
+            if self._passes_over(before) and not self._passes_over(definition.partition):
+                raise CopyTooOldError(
+                    f"table {definition.table} of region {definition.region} was put into partition "
+                    f"{self._content.partitions.name(definition.partition)} after the copy was made",
+                    where=self._region.where,
+                )
+
     def _ours(self, flat: Sequence[Any]) -> list[Any]:
         """The changes of this region; those of others only tell which partitions were touched."""
         ours: list[Any] = []
         flat = without_making(flat)  # where the file is, that is made
+        if self._only is not None:
+            self._refuse_moves(flat)
         for place in range(0, len(flat), 4):
             op, ident, argument, values = flat[place : place + 4]
             if op in (Op.SEEN, Op.RESOLVED):
@@ -245,6 +278,8 @@ class _Redo:
                 if definition is None:
                     raise InternalError(f"a change of table id {ident!r}, which was not defined before it")
                 region = definition.region
+                if op != Op.DEFINE and self._passes_over(definition.partition):
+                    continue
                 self._touched.add(definition.partition)
             if region == self._name:
                 ours.extend((op, ident, argument, values))

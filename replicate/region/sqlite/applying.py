@@ -9,8 +9,8 @@ Leaves to others: the rows (apply/rows.py), numbers, locks of ours, the journal 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 import apsw
@@ -32,6 +32,7 @@ from replicate.region.sqlite.empty import ADDED_AS
 from replicate.region.sqlite.feed import check_schema, let_others_in
 from replicate.region.sqlite.open import errno_of, open_region
 from replicate.region.sqlite.opened import OpenedFile, naming
+from replicate.region.sqlite.take_rows import beside, drop_some, take_checkpoint, take_rows
 
 
 class AppliedFile(OpenedFile):
@@ -101,6 +102,24 @@ class AppliedFile(OpenedFile):
                 write_state(self.connection, APPLIED_FROM, applied_from)
             if slot:
                 write_slot(self.connection, slot, None)
+
+    def beside(self, copy: str | os.PathLike[str]) -> AbstractContextManager[None]:
+        """As in take_rows.py."""
+        return beside(self.connection, copy)
+
+    def take_rows(
+        self, keeps: Callable[[int], bool], rows: Sequence[ScrRow], told: Callable[[str, int, int], None], *, copy: bool
+    ) -> int:
+        """In the transaction: replace the rows of partitions, and their checkpoint records, by those of a copy; how
+        many tables they have."""
+        with naming(self.where):
+            take_checkpoint(self.connection, keeps, rows)
+            return take_rows(self.connection, keeps, told, has_copy=copy)
+
+    def drop_some(self, keeps: Callable[[int], bool], rows_max: int) -> int:
+        """As in take_rows.py."""
+        with naming(self.where):
+            return drop_some(self.connection, keeps, rows_max)
 
     def flush(self) -> None:
         """Have what was changed in the WAL before the journal holds the range: a disk that is full is found now, while

@@ -31,6 +31,7 @@ from replicate.door.snapshot import door_of, take_snapshot
 from replicate.errors import (
     AlreadyExistsError,
     AlreadyRunningError,
+    CopyTooOldError,
     DivergedError,
     GapError,
     JournalMissingError,
@@ -264,15 +265,16 @@ def install_checked_alone(
 def take_in(secondary: Instance, copies: Copies, *, told: Told = silent) -> Seeded:
     """Go on with these regions, in `filling`. Raises TryAgainError (the Update Process does not run, and the others
     lack what the copies have), DivergedError (the copies are of another history), JournalMissingError (the journal here
-    does not reach back to them), and what roll-forward raises: they wait then, as before."""
+    does not reach back to them), CopyTooOldError, and what roll-forward raises: they wait then, as before."""
     seqno = copies.position.last_seqno
     try:
-        _wait_for(secondary, seqno, told)
+        wait_for_applied(secondary, seqno, told)
         with update_aside(secondary):
             chain = make_chain(secondary)
             with door_of(secondary) as door:
                 last = int(door.words[word.LAST_SEQNO])
-            _prove(chain, copies.position, secondary)
+            prove_same_past(chain, copies.position, secondary)
+            _refuse_from_before_a_load(secondary, seqno)
             _refuse_added_again(chain, copies, last, secondary)
             _take(secondary, copies)
     finally:
@@ -281,7 +283,7 @@ def take_in(secondary: Instance, copies: Copies, *, told: Told = silent) -> Seed
     return Seeded(seqno, copies.names, copies.pages)
 
 
-def _wait_for(secondary: Instance, seqno: int, told: Told) -> None:
+def wait_for_applied(secondary: Instance, seqno: int, told: Told) -> None:
     """Until the secondary has applied transaction `seqno`."""
     lock = DaemonFiles(secondary.path, UPDATE).lock
     while (last := _last_seqno(secondary)) < seqno:
@@ -301,7 +303,7 @@ def _last_seqno(secondary: Instance) -> int:
         return int(door.words[word.LAST_SEQNO])
 
 
-def _prove(chain: Chain, position: Position, secondary: Instance) -> None:
+def prove_same_past(chain: Chain, position: Position, secondary: Instance) -> None:
     """The journal here has the same transactions up to the copy's moment, by the hashes over all of them."""
     seqno = position.last_seqno
     if seqno + 1 < chain.oldest_seqno():
@@ -320,6 +322,17 @@ def _prove(chain: Chain, position: Position, secondary: Instance) -> None:
             f"the copy of transaction {seqno} is of another history than {secondary.name} has",
             where=str(secondary.path),
             do=f"Seed all regions: {secondary.way_out}",
+        )
+
+
+def _refuse_from_before_a_load(secondary: Instance, seqno: int) -> None:
+    """CopyTooOldError where the journal here has a partition that is held from later on (partition.py)."""
+    content = secondary.content
+    if late := content.choice.lacking_below(content.held or (), seqno + 1):
+        raise CopyTooOldError(
+            f"the copy is of transaction {seqno}, and the journal here has partition "
+            f"{', '.join(map(content.partitions.name, late))} from {max(content.streamed[one] for one in late)} on",
+            where=str(secondary.path),
         )
 
 

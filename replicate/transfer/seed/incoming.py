@@ -1,6 +1,6 @@
 """A seed that is arriving at a secondary: INSTANCE/seed/incoming.*, and how the command and the daemon find each other.
 
-    incoming.request    our name for the wish, the source that it was put to, and regions where it is of some
+    incoming.request    our name for the wish, the source that it was put to, and regions or partitions (/N) if of some
     incoming.part       what has come of the file; good up to its last whole record, whatever stands behind that
     incoming.seed       the whole file, synced, not installed yet
 
@@ -26,7 +26,7 @@ from replicate.system.files import replace_file, sync_directory
 from replicate.system.os_errors import io_error
 from replicate.transfer.container import NO_ID, SeedHeader
 from replicate.transfer.seed.file import good_bytes_of, read_header, require_free
-from replicate.wire.message import SeedRequest, SeedRequestRegions, SeedStart
+from replicate.wire.message import SeedRequest, SeedRequestPartitions, SeedRequestRegions, SeedStart
 
 DIRECTORY: Final = "seed"
 SOCKET_NAME: Final = "receiver.socket"
@@ -34,6 +34,8 @@ COMMAND_FORMAT: Final = 1
 """Of what is said through the socket."""
 REGIONS_FORMAT: Final = 2
 """The same of a wish for some regions."""
+PARTITIONS_FORMAT: Final = 3
+"""The same of a wish for some partitions."""
 SYNC_BYTES: Final = 16 * MIB
 """The part is brought to the disk at least this often: what a power loss costs."""
 
@@ -66,17 +68,18 @@ class Incoming:
     def request(self) -> Path:
         return self.directory / "incoming.request"
 
-    def look(self, source: bytes, regions: tuple[str, ...] = ()) -> SeedRequest:
-        """What to ask the instance `source` (its UUID) for, of these regions or of all. Reads the part through, and
-        cuts off what is not good.
+    def look(self, source: bytes, regions: tuple[str, ...] = (), partitions: tuple[int, ...] = ()) -> SeedRequest:
+        """What to ask the instance `source` (its UUID) for, of these regions or partitions, or of all. Reads the part
+        through, and cuts off what is not good.
 
         Raises JournalIOError, PermissionRefusedError.
         """
-        request = self._request_to(source, regions)
+        some = (*regions, *(f"/{number}" for number in partitions))
+        request = self._request_to(source, some)
         if request is None:
             self.discard()
             request = uuid.uuid4().bytes
-            words = [request.hex(), source.hex(), *regions]
+            words = [request.hex(), source.hex(), *some]
             replace_file(self.request, (" ".join(words) + "\n").encode())
         offset = good_bytes_of(self.part)
         seed = NO_ID
@@ -88,15 +91,17 @@ class Incoming:
                 offset = 0
         if not offset:
             self.part.unlink(missing_ok=True)
+        if partitions:
+            return SeedRequestPartitions(request, seed, offset, partitions)
         return SeedRequestRegions(request, seed, offset, regions) if regions else SeedRequest(request, seed, offset)
 
-    def _request_to(self, source: bytes, regions: tuple[str, ...]) -> bytes | None:
+    def _request_to(self, source: bytes, some: tuple[str, ...]) -> bytes | None:
         try:
             request_hex, known_hex, *names = self.request.read_text().split()
             request, known = bytes.fromhex(request_hex), bytes.fromhex(known_hex)
         except (OSError, ValueError):
             return None
-        return request if (known, tuple(names)) == (source, regions) and len(request) == 16 else None
+        return request if (known, tuple(names)) == (source, some) and len(request) == 16 else None
 
     def complete(self, regions: tuple[str, ...] = ()) -> SeedHeader | None:
         """Of the whole file, if there is one, of these regions or of all; what is there and makes no sense is
@@ -112,6 +117,17 @@ class Incoming:
         except DamagedError:
             self.discard()
             return None
+
+    def complete_of(self, partitions: tuple[int, ...]) -> SeedHeader | None:
+        """The same, of a file with the rows of these partitions alone."""
+        try:
+            header = read_header(self.whole)
+        except NotFoundError:
+            return None
+        except DamagedError:
+            self.discard()
+            return None
+        return header if header.is_part and header.partitions == partitions else None
 
     def discard(self) -> None:
         """Remove all of it."""

@@ -35,6 +35,7 @@ from replicate.errors import (
 from replicate.filters.content import forget_content
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import REBUILDING_MARKER, Instance
+from replicate.model.subscription import Subscription
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position
 from replicate.pool.shared_memory import PoolKind, retire
@@ -217,7 +218,7 @@ def settle(
             csn=csn,
         )
         made.append((name, region, secondary.path / "regions" / f"{name}.db"))
-    secondary.note_seeded()
+    secondary.change_subscription(Subscription.seeded)
     secondary.raise_incarnation()  # its numbers stand for other transactions now: a lost file says of whose it is
     begin_journal(secondary, position, catalogue)
     hit("seed.journal_begun")
@@ -330,10 +331,11 @@ def require_all_regions(header: SeedHeader, where: str) -> None:
         )
 
 
-def check_header(secondary: Instance, header: SeedHeader, where: str) -> None:
-    """Was this seed made for this secondary? UsageError, WrongNetworkError, WrongInstanceError."""
+def check_header(secondary: Instance, header: SeedHeader, where: str, *, wanted: tuple[int, ...] | None = None) -> None:
+    """Was this seed made for this secondary? `wanted`: the partitions that it must have (None: those that are to be
+    here). UsageError, WrongNetworkError, WrongInstanceError."""
     content = secondary.content
-    check_base(secondary, header, where)
+    check_base(secondary, header, where, wanted=wanted)
     is_other = header.secondary_uuid not in (NO_ID, content.uuid)
     if header.secondary_name != secondary.name or is_other:
         whom = f"another instance named {secondary.name}" if is_other else header.secondary_name
@@ -360,12 +362,14 @@ def check_partitions(
     )
 
 
-def check_base(secondary: Instance, header: SeedHeader, where: str) -> None:
+def check_base(secondary: Instance, header: SeedHeader, where: str, *, wanted: tuple[int, ...] | None = None) -> None:
     """Is this a seed of its network, for whichever instance it was made? UsageError, WrongNetworkError."""
     content = secondary.content
     if header.primary == content.uuid:
         raise UsageError("an instance cannot be seeded from itself", where=where, do="Name another secondary with -i")
-    check_partitions(secondary, header.partitions, content.held if header.is_part else content.subscription, where)
+    if wanted is None:
+        wanted = content.held if header.is_part else content.subscription
+    check_partitions(secondary, header.partitions, wanted, where)
     if header.network != content.network:
         raise WrongNetworkError(
             f"the seed is of network {uuid.UUID(bytes=header.network)}, {secondary.name} belongs to "

@@ -29,6 +29,7 @@ from replicate.errors import (
     DamagedError,
     NotFoundError,
     RegionDamagedError,
+    ReplicateError,
     TryAgainError,
     UsageError,
 )
@@ -42,6 +43,8 @@ from replicate.region.sqlite.snapshot import copy_pages, size_of
 from replicate.transfer.container import NO_ID, SeedHeader, SeedRegion, file_bytes, pack_catalogue
 from replicate.transfer.seed.file import SPARE_BYTES, SeedWriter, require_absent, require_free
 from replicate.transfer.seed.filtered import refuse_from
+from replicate.wire.introduction import refusal
+from replicate.wire.message import RefuseCode
 
 LOCK_TIMEOUT_S = 30.0
 
@@ -131,6 +134,26 @@ def require_regions(primary: Instance, names: Sequence[str]) -> None:
             )
 
 
+def _refused(what: str) -> ReplicateError:
+    return refusal(RefuseCode.PARTITION_REFUSED, what)
+
+
+def require_partitions(primary: Instance, consumer: str, numbers: Sequence[int]) -> None:
+    """The refusal PARTITION_REFUSED unless they are there, and the peer may have their rows."""
+    known, may_go = primary.partitions_now(), leaving(primary, consumer)
+    for number in numbers:
+        if number not in known.names:
+            raise _refused(f"{primary.name} has no partition {number}; it has {', '.join(known.names.values())}")
+        if not leaves(may_go)(number):
+            raise _refused(f"rows of partition {known.name(number)} of {primary.name} do not go to {consumer}")
+
+
+def _regions_of(snapshot: Snapshot, partitions: Sequence[int]) -> tuple[str, ...]:
+    """The regions that have tables of them; all, where none has."""
+    of_them = {one.region for one in snapshot.catalogue.in_force().values() if one.partition in partitions}
+    return tuple(name for name in snapshot.regions.connections if name in of_them or not of_them)
+
+
 def make_seed(
     primary: Instance,
     consumer: str,
@@ -141,15 +164,17 @@ def make_seed(
     progress: Progress = _silent,
     timeout_s: float = LOCK_TIMEOUT_S,
     regions: Sequence[str] = (),
+    partitions: Sequence[int] = (),
 ) -> MadeSeed:
     """Write the seed of the registered peer `consumer` to `path`. `timeout_s` bounds only the waiting for locks.
-    `regions`: some of them, for a secondary that has the others: nothing more is kept in the journal then, since that
-    secondary's own has what comes after.
+    `regions`: some of them, for a secondary that has the others; `partitions`: the rows of these alone. Nothing more is
+    kept in the journal then, since that secondary's own has what comes after.
 
-    Raises NotFoundError (no such peer, no region, no directory), AlreadyExistsError (`path`, and not `replace`),
-    UsageError (`path` is the instance's own; rows, and a `source.filter`), TryAgainError (a region waits for its own
-    seed), BusyError, DiskFullError and what SQLite says. After a failure no new file is at `path`, nothing is left
-    beside it, and nothing more is kept in the journal than before.
+    Raises NotFoundError (no such peer, no region, no directory), the refusal of a partition (`require_partitions`),
+    AlreadyExistsError (`path`, and not `replace`), UsageError (`path` is the instance's own; rows, and a
+    `source.filter`), TryAgainError (a region waits for its own seed), BusyError, DiskFullError and what SQLite says.
+    After a failure no new file is at `path`, nothing is left beside it, and nothing more is kept in the journal than
+    before.
     """
     primary.peer(consumer)
     if not primary.regions:
@@ -162,6 +187,7 @@ def make_seed(
         require_regions(primary, regions)
     else:
         require_whole(primary)
+    require_partitions(primary, consumer, partitions)
     require_absent(path, replace=replace)
     if any(path.parent.resolve() == entry.path.parent.resolve() and path.name == entry.path.name
            for entry in primary.regions):  # fmt: skip
@@ -171,10 +197,11 @@ def make_seed(
         held = read_hold(directory, consumer)
         known = read_consumer(directory, consumer)
         uuid_hex = known.uuid if known is not None else ""
-        if regions:
+        if regions or partitions:
             with take_absorbed(door, timeout_s=timeout_s) as snapshot:
-                to = known or Consumer(consumer)
-                return _write(primary, to, snapshot, path, request, progress, door, regions)
+                to, parts = known or Consumer(consumer), tuple(sorted(partitions))
+                only = regions or _regions_of(snapshot, parts)
+                return _write(primary, to, snapshot, path, request, progress, door, only, parts)
         registered = register_consumer(primary, consumer, uuid_hex, door)
         last_seqno = int(door.words[word.LAST_SEQNO])
         write_hold(directory, consumer, last_seqno if held is None else min(held, last_seqno))
@@ -197,12 +224,13 @@ def _write(
     progress: Progress,
     door: Door,
     only: Sequence[str] = (),
+    parts: tuple[int, ...] = (),
 ) -> MadeSeed:
     connections = {
         name: connection for name, connection in snapshot.regions.connections.items() if not only or name in only
     }
     refuse_from(primary, connections)
-    partitions, spare_bytes = leaving(primary, consumer.name), _spare_bytes(primary, path.parent)
+    partitions, spare_bytes = parts or leaving(primary, consumer.name), _spare_bytes(primary, path.parent)
     with ExitStack() as stack:
         cut = _cut_copies(stack, connections, snapshot, path, leaves(partitions), spare_bytes, progress)
         regions = tuple(

@@ -18,6 +18,7 @@ from replicate.daemon.last_run import start_again, stop_and_start_again
 from replicate.daemon.orders import SILENT_S, connected, lines
 from replicate.errors import (
     EXIT_CODES,
+    CopyTooOldError,
     DamagedError,
     JournalMissingError,
     PeerUnreachableError,
@@ -31,8 +32,17 @@ from replicate.model.start_command import again_command
 from replicate.system.failpoint import hit
 from replicate.transfer.seed.alone import check_part, filling, install_checked_alone
 from replicate.transfer.seed.file import SeedReader
-from replicate.transfer.seed.incoming import COMMAND_FORMAT, REGIONS_FORMAT, SOCKET_NAME, Incoming, seed_directory
+from replicate.transfer.seed.incoming import (
+    COMMAND_FORMAT,
+    PARTITIONS_FORMAT,
+    REGIONS_FORMAT,
+    SOCKET_NAME,
+    Incoming,
+    seed_directory,
+)
 from replicate.transfer.seed.install import Seeded, check_secondary, install_file_locked, seed_lock
+from replicate.transfer.seed.partition import Loaded, give_up, loading, take_in
+from replicate.wire.message import RefuseCode
 
 SOURCE_WAIT_S: Final = 60.0
 """How long a source may be away before we give up; what has arrived stays."""
@@ -43,9 +53,11 @@ RECEIVER: Final = "receiver"
 
 
 class _Ask(Protocol):
-    """Asks for a seed of all regions, or of some; gives the answers."""
+    """Asks for a seed of all regions, of some, or of some partitions; gives the answers."""
 
-    def __call__(self, source_name: str | None, regions: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]: ...
+    def __call__(
+        self, source_name: str | None, regions: tuple[str, ...] = (), partitions: tuple[int, ...] = ()
+    ) -> Iterator[dict[str, Any]]: ...
 
 
 Told = Callable[[str, int, int], None]
@@ -61,6 +73,7 @@ class SeedFailedError(ReplicateError):
         super().__init__(str(said.get("what")), where=str(said.get("where", "")), do=str(said.get("do", "")))
         self.args = (str(self).replace(self.code, str(said.get("code")), 1),)
         number = said.get("exit_code")
+        self.reason = str(said.get("reason", ""))
         self.own_exit_code = number if isinstance(number, int) and number in EXIT_CODES else 70
 
 
@@ -121,6 +134,38 @@ def regions_over_connection(
     return seeded
 
 
+def partitions_over_connection(
+    secondary: Instance,
+    source_name: str | None,
+    numbers: tuple[int, ...],
+    *,
+    told: Told,
+    source_wait_s: float = SOURCE_WAIT_S,
+) -> Loaded:
+    """Load these partitions of `secondary` beside the stream. Raises what `loading` and `take_in` raise, and what
+    `seed_over_connection` does of daemons and sources; one that refuses them is asked for them no more."""
+    with loading(secondary, numbers):
+        incoming = Incoming(seed_directory(secondary.path))
+        header = incoming.complete_of(numbers)
+        if header is None or source_name not in (None, header.primary_name):
+            incoming.whole.unlink(missing_ok=True)
+            with _receiver(secondary) as ask:
+                try:
+                    _wait(ask(source_name, (), numbers), told, source_wait_s)
+                except SeedFailedError as error:
+                    if error.reason == RefuseCode.PARTITION_REFUSED:
+                        give_up(secondary, numbers)
+                    raise
+                hit("seed.received")
+        try:
+            loaded = take_in(secondary, incoming.whole, numbers, told=told)
+        except (DamagedError, WrongInstanceError, JournalMissingError, CopyTooOldError):
+            incoming.discard()  # run again, the command has another one sent
+            raise
+        incoming.discard()
+    return loaded
+
+
 def _install(secondary: Instance, incoming: Incoming, restart: bool, told: Told) -> Seeded:
     try:
         seeded = install_file_locked(
@@ -153,16 +198,24 @@ def _receiver(secondary: Instance) -> Iterator[_Ask]:
             ) from None
         except OSError as error:
             raise TryAgainError(f"the Receiver Server does not answer: {error}", where=where) from error
-        yield lambda source_name, regions=(): _answers(connection, source_name, regions, secondary)
+        yield lambda source_name, regions=(), partitions=(): _answers(
+            connection, source_name, regions, partitions, secondary
+        )
 
 
 def _answers(
-    connection: socket.socket, source_name: str | None, regions: tuple[str, ...], secondary: Instance
+    connection: socket.socket,
+    source_name: str | None,
+    regions: tuple[str, ...],
+    partitions: tuple[int, ...],
+    secondary: Instance,
 ) -> Iterator[dict[str, Any]]:
     where = str(secondary.path)
     wish: dict[str, Any] = {"format": COMMAND_FORMAT, "from": source_name}
     if regions:
         wish = {"format": REGIONS_FORMAT, "from": source_name, "regions": regions}
+    if partitions:
+        wish = {"format": PARTITIONS_FORMAT, "from": source_name, "partitions": partitions}
     try:
         connection.sendall(json.dumps(wish).encode() + b"\n")
         for line in lines(connection):

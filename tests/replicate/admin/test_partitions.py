@@ -26,6 +26,7 @@ from replicate.journal.sections import partitions_of
 from replicate.journal.walk import walk
 from replicate.limits import PARTITION_NONE
 from replicate.model.partitions import ONLY_DEFAULT
+from replicate.model.subscription import Subscription
 from replicate.model.transaction import Kind
 from tests.harness.pair import Pair
 
@@ -256,7 +257,7 @@ def test_the_file_says_so_only_where_there_are_some(pair: Pair) -> None:
     assert b'"format": 5' in raw
     assert decode(raw, "here") == pair.primary.content
     assert b"partition" not in encode(pair.secondary.content)
-    pair.secondary.set_subscription((2, 9), (2,))
+    pair.secondary.change_subscription(lambda _: Subscription((2, 9), (2,)))
     assert b'"format": 5' in encode(pair.secondary.content)
     assert decode(encode(pair.secondary.content), "here") == pair.secondary.content
     for change in (b'"held": [\n    2', b'"held": [\n    64'), (b'"limit": 16', b'"limit": 1'):

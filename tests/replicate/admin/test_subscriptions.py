@@ -255,7 +255,11 @@ def test_less_and_more(pair: Pair) -> None:
     subscriptions.add(pair.secondary, ["hr"])
     assert (pair.secondary.content.subscription, pair.secondary.content.held) == ((2, 3, 4), (2, 3))
     (finding,) = [one for one in collect(pair.secondary).findings if one.code == "PARTITION_WAITS"]
-    assert "partition hr: wanted, and not here" in finding.text
+    assert (
+        finding.text
+        == "partition hr: wanted, and not here: it waits for its rows; west has the rows of sales, stock only"
+    )
+    assert finding.do.endswith("seed --partition hr")
     write(pair, *(f"INSERT INTO t{n} (v) VALUES (3)" for n in range(6)))
     pair.catch_up()
     assert_restricted(pair, {2, 3})  # the others go on meanwhile

@@ -21,9 +21,9 @@ def test_a_secondary(pair: Pair) -> None:
     ]
     pair.seed()
     assert said("-i", "west", "subscription", "add", "1").splitlines() == [
-        "DEFAULT  number 1  waits for a seed",
+        "DEFAULT  number 1  waits for its rows",
         "sales    number 2  here",
-        "next: replicate -i west seed --restart",
+        "next: replicate -i west seed --partition DEFAULT",
     ]
     shown = told("-i", "west", "instance", "show")
     assert (shown["subscription"], shown["held"]) == ("DEFAULT, sales", "sales")
@@ -63,5 +63,5 @@ def test_what_rows_refer_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         {"name": "people", "number": 3, "state": "not wanted", "tables": ["main.person"]}
     ]
     words = said("-i", "west", "subscription", "add", "money", "--with-parents")
-    assert "people   number 3  waits for a seed" in words
+    assert "people   number 3  waits for its rows" in words
     assert outside not in words

@@ -49,6 +49,7 @@ from replicate.wire.message import (
     SeedEnd,
     SeedPreparing,
     SeedRequest,
+    SeedRequestPartitions,
     SeedRequestRegions,
     SeedStart,
     Start,
@@ -91,6 +92,7 @@ MESSAGES = st.one_of(
     st.builds(Refuse, TEXT, TEXT, FACTS.map(tuple)),
     st.builds(Bye, TEXT),
     st.builds(SeedRequest, UUID, UUID, U64),
+    st.builds(SeedRequestPartitions, UUID, UUID, U64, st.lists(st.integers(1, 63), min_size=1, max_size=3).map(tuple)),
     st.builds(SeedRequestRegions, UUID, UUID, U64, st.lists(NAME, min_size=1, max_size=3).map(tuple)),
     st.builds(Check, U64, SEQNO, st.booleans(), SEQNO, NAME, TEXT, BULK, BULK, U64, UUID),
     st.builds(SeedPreparing, U64, U64),
@@ -141,6 +143,7 @@ EXAMPLES: list[Message] = [
     HandoverDone(41, 74, "the disk is full"),
     SeedRequestRegions(b"r" * 16, b"s" * 16, 7, ("main", "side")),
     Check(2**60, 3, True, 2**63, "main", "t", b"", b"k" * 2048, 2000, b"d" * 16),
+    SeedRequestPartitions(b"r" * 16, b"s" * 16, 7, (2, 63)),
 ]
 
 
