@@ -71,12 +71,12 @@ class Subscription:
     # Moves.
 
     def wanting(self, wanted: Numbers | None, known: Collection[int]) -> Subscription:
-        """Of a secondary that has transactions: what is wanted no more is not held any more, and stays as it was.
-        `known`: all partitions that there are."""
+        """Of a secondary that has transactions: what is wanted no more is not held any more, and stays as it was
+        (of one that was being loaded, whatever there is). `known`: all partitions that there are."""
         if wanted is None:
             return replace(self, wanted=None)
         held = wanted if self.held is None else tuple(one for one in self.held if one in wanted)
-        were = known if self.held is None else self.held
+        were = known if self.held is None else {*self.held, *self.streamed}
         frozen = tuple(sorted({*self.frozen, *(one for one in were if one not in wanted)}))
         streamed = {one: first for one, first in self.streamed.items() if one in wanted}
         return Subscription(wanted, held, streamed, frozen)

@@ -9,7 +9,7 @@ Leaves to others: how the copy has come to that transaction (transfer/seed/parti
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -87,10 +87,7 @@ def drop_some(connection: apsw.Connection, keeps: Callable[[int], bool], rows_ma
             connection.execute(_delete_some(connection, tables[name]), (left,))
             left -= connection.changes()
     if left == rows_max:
-        made = [
-            name for name in sorted(virtual_tables(connection)) if any(one.startswith(f"{name}_") for one in shadows)
-        ]
-        left -= _empty_virtual(connection, made)
+        left -= _empty_shadows(connection, shadows)
     if left == rows_max and connection.table_exists("main", "sqlite_sequence"):
         connection.executemany("DELETE FROM main.sqlite_sequence WHERE name = ?", [(name,) for name in tables])
     return rows_max - left
@@ -106,16 +103,17 @@ def _delete_some(connection: apsw.Connection, definition: TableDefinition) -> st
     return f"DELETE FROM {table} WHERE ({chosen}) IN (SELECT {chosen} FROM {table} LIMIT ?)"
 
 
-def _empty_virtual(connection: apsw.Connection, names: Sequence[str]) -> int:
-    """Have virtual tables keep what new ones would: how many of the tables that they keep it in were not so."""
-    allow_shadow_rows(connection)
+def _empty_shadows(connection: apsw.Connection, shadows: Collection[str]) -> int:
+    """Have these tables keep what those of new virtual tables would: how many of them were not so."""
     changed = 0
-    for name in names:
+    if shadows:
+        allow_shadow_rows(connection)
+    for name in sorted(virtual_tables(connection)) if shadows else ():
         new = apsw.Connection(":memory:")
         try:
             bring(new, connection.filename)
             new.execute(connection.execute("SELECT sql FROM main.sqlite_schema WHERE name = ?", (name,)).get)
-            for shadow in sorted(shadow_tables(new)):
+            for shadow in sorted(shadow_tables(new).intersection(shadows)):
                 query = f"SELECT * FROM main.{quote(shadow)} ORDER BY 1, 2"
                 first = new.execute(query).fetchall()
                 count = connection.execute(f"SELECT count(*) FROM main.{quote(shadow)}").get

@@ -292,6 +292,12 @@ def _put_in(secondary: Instance, copies: Sequence[_Copy], keeps: frozenset[int],
     finally:
         session.close()
         close_door(session.door)
-    secondary.change_subscription(lambda now: now.loaded(keeps))
+    made = secondary.change_subscription(lambda now: now.loaded(keeps))
     hit("partition.held")
+    if gone := [secondary.content.partitions.name(one) for one in sorted(keeps) if not made.holds(one)]:
+        raise TryAgainError(
+            f"partition {', '.join(gone)} was removed from the subscription meanwhile",
+            where=str(secondary.path),
+            do="Add it again, if it is wanted, and load it again",
+        )
     return seqno, tables

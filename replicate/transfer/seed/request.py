@@ -142,27 +142,36 @@ def partitions_over_connection(
     told: Told,
     source_wait_s: float = SOURCE_WAIT_S,
 ) -> Loaded:
-    """Load these partitions of `secondary` beside the stream. Raises what `loading` and `take_in` raise, and what
-    `seed_over_connection` does of daemons and sources; one that refuses them is asked for them no more."""
+    """Load these partitions of `secondary` beside the stream. A copy that had come before, and is too old by now, is
+    asked for again. Raises what `loading` and `take_in` raise, and what `seed_over_connection` does of daemons and
+    sources; one that refuses them is asked for them no more."""
     with loading(secondary, numbers):
         incoming = Incoming(seed_directory(secondary.path))
         header = incoming.complete_of(numbers)
-        if header is None or source_name not in (None, header.primary_name):
-            incoming.whole.unlink(missing_ok=True)
-            with _receiver(secondary) as ask:
-                try:
-                    _wait(ask(source_name, (), numbers), told, source_wait_s)
-                except SeedFailedError as error:
-                    if error.reason == RefuseCode.PARTITION_REFUSED:
-                        give_up(secondary, numbers)
-                    raise
-                hit("seed.received")
-        try:
-            loaded = take_in(secondary, incoming.whole, numbers, told=told)
-        except (DamagedError, WrongInstanceError, JournalMissingError, CopyTooOldError):
-            incoming.discard()  # run again, the command has another one sent
-            raise
-        incoming.discard()
+        if header is not None and source_name in (None, header.primary_name):
+            try:
+                return _take(secondary, incoming, numbers, told)
+            except (CopyTooOldError, JournalMissingError) as error:
+                told(f"{error.what}: another one", 0, 0)
+        incoming.whole.unlink(missing_ok=True)
+        with _receiver(secondary) as ask:
+            try:
+                _wait(ask(source_name, (), numbers), told, source_wait_s)
+            except SeedFailedError as error:
+                if error.reason == RefuseCode.PARTITION_REFUSED:
+                    give_up(secondary, numbers)
+                raise
+            hit("seed.received")
+        return _take(secondary, incoming, numbers, told)
+
+
+def _take(secondary: Instance, incoming: Incoming, numbers: tuple[int, ...], told: Told) -> Loaded:
+    try:
+        loaded = take_in(secondary, incoming.whole, numbers, told=told)
+    except (DamagedError, WrongInstanceError, JournalMissingError, CopyTooOldError):
+        incoming.discard()  # another one is sent
+        raise
+    incoming.discard()
     return loaded
 
 

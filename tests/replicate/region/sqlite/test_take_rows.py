@@ -132,6 +132,29 @@ def test_checkpoint_records_of_them_alone(tmp_path: Path) -> None:
     here.close()
 
 
+def test_what_a_virtual_table_of_another_partition_keeps_stays(tmp_path: Path) -> None:
+    """Also where its name begins as the one whose rows go."""
+    path = tmp_path / "here.db"
+    plain = apsw.Connection(os.fspath(path))
+    for name in ("w", "w_more"):
+        plain.execute(f"CREATE VIRTUAL TABLE {name} USING fts5(text)")
+        plain.execute(f"INSERT INTO {name} VALUES ('some words')")
+    plain.close()
+    first = open_region(path, plain=True)
+    install(first, network=b"n" * 16, instance=b"i" * 16, region=b"r" * 16, name="main", check=False)
+    with write_transaction(first, os.fspath(path)):
+        tables = [name for (name,) in first.execute("SELECT name FROM main._replicate_table").fetchall()]
+        gone = [one for one in tables if one.startswith("w_") and not one.startswith("w_more_")]
+        assert len(assign_partition(first, gone, SALES, region="main")) == 5
+    first.close()
+    here = open_region(path, applier=True)
+    while drop_some(here, keeps, 100):
+        pass
+    found = [here.execute(f"SELECT count(*) FROM {name} WHERE {name} MATCH 'some'").get for name in ("w", "w_more")]
+    assert found == [0, 1]
+    here.close()
+
+
 def test_rows_are_deleted_in_steps(tmp_path: Path) -> None:
     here = make(tmp_path / "here.db", *FILL)
     steps = []

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import apsw
 import pytest
 
 from replicate.admin import partitions, subscriptions
 from replicate.admin.partitions import assign
+from replicate.admin.regions import add_region
+from replicate.compare.compare import compare
 from replicate.compare.scr import compare_with
+from replicate.door.pruning import prune_journal
+from replicate.door.snapshot import door_of
 from replicate.errors import (
     AlreadyExistsError,
     CopyTooOldError,
     HardResyncNeededError,
+    JournalMissingError,
     PeerRefusedError,
     PermissionRefusedError,
     TryAgainError,
@@ -23,6 +30,7 @@ from replicate.errors import (
 )
 from replicate.filters.content import Content, note_content
 from replicate.transfer.seed import partition
+from replicate.transfer.seed.alone import install_alone
 from replicate.transfer.seed.make import make_seed
 from replicate.transfer.seed.partition import load_from_file, load_from_instance, loading
 from tests.harness.pair import Pair
@@ -137,6 +145,64 @@ def test_checkpoint_records(pair: Pair) -> None:
     pair.catch_up()
     state, source, secondary = both()
     assert (state, source) == ("even", secondary)
+
+
+def test_removed_while_its_rows_are_put_in(pair: Pair) -> None:
+    subscriptions.add(pair.secondary, ["sales"])
+    begin(pair, SALES)
+    path = file(pair, SALES)
+
+    def told(what: str, _done: int, _whole: int) -> None:
+        if what == "putting rows in" and pair.secondary.content.choice.wants(SALES):
+            subscriptions.remove(pair.secondary, ["sales"])
+
+    with pytest.raises(TryAgainError, match="partition sales was removed from the subscription meanwhile"):
+        load_from_file(pair.secondary, path, [SALES], told=told)
+    assert pair.secondary.content.choice.state(SALES) == "frozen, as it was"
+    fill(pair)
+    pair.catch_up()
+    assert_restricted(pair, {1})
+
+
+def test_the_journal_has_been_pruned_meanwhile(pair: Pair) -> None:
+    subscriptions.add(pair.secondary, ["sales"])
+    begin(pair, SALES)
+    path = file(pair, SALES)
+    config = pair.secondary.config
+    pair.secondary.config = replace(config, journal=replace(config.journal, segment_bytes=1 << 20, rollback_bytes=0))
+    for _ in range(4):
+        write(pair, "INSERT INTO t5 (v) VALUES (zeroblob(700000))")
+        pair.catch_up()
+    with door_of(pair.secondary) as door:
+        assert prune_journal(door)
+    with pytest.raises(JournalMissingError, match="the journal here begins with"):
+        load_from_file(pair.secondary, path, [SALES])
+    load_from_file(pair.secondary, file(pair, SALES), [SALES])
+    assert_restricted(pair, {1, SALES})
+
+
+def test_a_region_alone_from_before(pair: Pair) -> None:
+    """A copy of a region has a partition at a transaction after which the journal here lacks some of it."""
+    with closing(apsw.Connection(str(pair.directory / "side.db"))) as plain:
+        plain.execute("CREATE TABLE side (id INTEGER PRIMARY KEY, v)")
+    add_region(pair.primary, pair.directory / "side.db", name="side")
+    pair.catch_up()
+    old = pair.directory / "old.seed"
+    make_seed(pair.primary, "west", old, regions=["main"])
+    fill(pair, 1)
+    pair.catch_up()
+    subscriptions.add(pair.secondary, ["sales"])
+    begin(pair, SALES)
+    load_from_file(pair.secondary, file(pair, SALES), [SALES])
+    with pytest.raises(CopyTooOldError, match="the journal here has partition sales from"):
+        install_alone(pair.secondary, old, ["main"], restart=True)
+    make_seed(pair.primary, "west", old, regions=["main"], replace=True)
+    install_alone(pair.secondary, old, ["main"], restart=True)
+    pair.secondary.reload()
+    fill(pair)
+    pair.catch_up()
+    assert compare(pair.primary, pair.secondary, timeout_s=60).equal
+    assert pair.rows("t0") != []
 
 
 def test_removed_and_added_again(pair: Pair) -> None:
