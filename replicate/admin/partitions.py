@@ -13,7 +13,7 @@ Leaves to others: who subscribes to what, and what a secondary makes of a table 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from replicate.door.door import Door
 from replicate.door.primary import RegionSession
@@ -26,7 +26,7 @@ from replicate.model.partitions import MOVED_EMPTY, Partitions
 from replicate.model.transaction import Op, TableDefinition
 from replicate.region.protocol import CapturedChanges
 from replicate.region.sqlite.empty import reading
-from replicate.region.sqlite.schema import assign_partition, recorded_definitions
+from replicate.region.sqlite.schema import assign_partition, recorded_definitions, sequence_value
 from replicate.region.sqlite.sql.names import fold, quote
 from replicate.region.sqlite.virtual_tables import tables_together
 
@@ -110,10 +110,7 @@ def _assign(door: Door, region: str, wanted: Sequence[str], number: int) -> list
             session.rollback()
             return []
         known = door.instance.partitions_now()
-        rows = {
-            one.table: bool(connection.execute(f"SELECT EXISTS (SELECT 1 FROM main.{quote(one.table)})").get)
-            for one in changed
-        }
+        rows = {one.table: _has_rows(connection, one.table) for one in changed}
         moves = [(before[one.table], one, rows[one.table]) for one in changed]
         payload, count = pack_elements(*_flat(moves, known))
         touched = tuple(sorted({number, *(one.partition for one, _, _ in moves)}))
@@ -124,6 +121,13 @@ def _assign(door: Door, region: str, wanted: Sequence[str], number: int) -> list
         ]
     finally:
         session.close()
+
+
+def _has_rows(connection: Any, table: str) -> bool:
+    """Or had: its counter goes on from there, and a site without it would count otherwise."""
+    if connection.execute(f"SELECT EXISTS (SELECT 1 FROM main.{quote(table)})").get:
+        return True
+    return sequence_value(connection, table) is not None
 
 
 def _flat(moves: Iterable[tuple[TableDefinition, TableDefinition, bool]], known: Partitions) -> Iterator[object]:

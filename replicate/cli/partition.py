@@ -64,7 +64,8 @@ def assign(name: str, table: tuple[str, ...]) -> None:
         [f"{one.region}.{one.table}", f"{one.before} to {one.after}", f"transaction {one.seqno}"] for one in moved
     )
     lines += [
-        f"{one.table} has rows: a secondary that has {one.after}, and not {one.before}, stops there until it is seeded"
+        f"{one.table} has rows, or had: a secondary that has {one.after}, and not {one.before}, stops there until it "
+        "is seeded"
         for one in moved
         if one.has_rows and one.after != NONE
     ]

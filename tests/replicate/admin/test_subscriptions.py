@@ -161,6 +161,22 @@ def test_a_table_whose_rows_are_not_here_stops_it_by_name(pair: Pair) -> None:
     assert_restricted(pair, {2})
 
 
+def test_a_table_that_had_rows_and_counts_stops_it_by_name(pair: Pair) -> None:
+    """It is empty, and its counter is not here: the first row would be a conflict."""
+    assign(pair.primary, "stock", ["t1"])
+    subscriptions.set_(pair.secondary, ["sales"])
+    write(pair, "INSERT INTO t1 (v) VALUES (1)")
+    pair.seed()
+    write(pair, "DELETE FROM t1")
+    assign(pair.primary, "sales", ["t1"])
+    write(pair, "INSERT INTO t1 (v) VALUES (2)")
+    with pytest.raises(HardResyncNeededError, match="table t1 of region main was put into partition sales"):
+        pair.catch_up()
+    pair.seed(restart=True)
+    pair.catch_up()
+    assert_restricted(pair, {2})
+
+
 def test_rows_of_none_are_in_no_copy(pair: Pair) -> None:
     """Also not in free pages, the ring, or the journal of a whole secondary."""
     secret = "never-to-leave"
