@@ -33,6 +33,7 @@ from replicate.errors import DamagedError, FilterError, FormatUnknownError, Repl
 from replicate.filters.content import Content, mismatch, note_content, read_content, told_by
 from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
 from replicate.filters.stream import FilteredStream
+from replicate.instance.file import InstanceFile
 from replicate.journal.record import FrameBatch, check_frame
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM
 from replicate.model.clock_skew import PeerClock
@@ -147,6 +148,8 @@ class ReceiverConnection:
         self.clock = PeerClock()
         self._asked_for: tuple[int, ...] | None = None
         """Once it has: the partitions; None: all."""
+        self._content: InstanceFile | None = None
+        """The instance file, as it was looked at last."""
         self._duplicates = 0
         self._supplied: SuppliedSource | None = None
         """On a supplier, once the stream has begun."""
@@ -560,6 +563,12 @@ class ReceiverConnection:
 
     # Progress.
 
+    def _is_wanted_otherwise(self) -> bool:
+        """Whether the stream should bring other partitions, or one of them from a place that is known."""
+        self._content = self.source.instance.content
+        choice = self._content.choice
+        return choice.asked != self._asked_for or (self.is_streaming and choice.is_unbegun)
+
     def brings(self, partitions: tuple[int, ...]) -> bool:
         """Whether changes of these come with its stream."""
         return self._asked_for is None or set(partitions) <= set(self._asked_for)
@@ -571,8 +580,7 @@ class ReceiverConnection:
             return
         if self.has_asked:
             source.instance.partitions_now()
-            choice = source.instance.content.choice
-            if choice.asked != self._asked_for or (self.is_streaming and choice.is_unbegun):
+            if source.instance.content is not self._content and self._is_wanted_otherwise():
                 self.end("which partitions are wanted here has changed")
                 return
         pool = source.pool

@@ -102,7 +102,7 @@ class Routes:
     def apply_single(self, body: Sequence[Any], seqno: int) -> None:
         """Apply one decoded transaction that only changes rows. Raises as `apply_bodies`."""
         only = self._only
-        if only is None or not self._passed.isdisjoint(body[PAYLOAD + 1 :: 4]):
+        if only is None or (self._passed and not self._passed.isdisjoint(body[PAYLOAD + 1 :: 4])):
             self.apply_bodies((body,))
             return
         only.seqno = seqno

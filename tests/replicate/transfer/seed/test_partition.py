@@ -234,6 +234,34 @@ def test_removed_and_added_again(pair: Pair) -> None:
     assert_restricted(pair, {1, SALES})
 
 
+def test_foreign_keys(pair: Pair) -> None:
+    """Children come before their parents, and cascades happen on the primary alone."""
+    write(
+        pair,
+        "CREATE TABLE z_parent (id INTEGER PRIMARY KEY)",
+        "CREATE TABLE a_child (id INTEGER PRIMARY KEY, of NOT NULL REFERENCES z_parent ON DELETE CASCADE)",
+        "INSERT INTO z_parent VALUES (1), (2), (3)",
+        "INSERT INTO a_child VALUES (1, 1), (2, 2), (3, 2)",
+    )
+    assign(pair.primary, "sales", ["a_child"])
+    assign(pair.primary, "stock", ["z_parent"])
+    subscriptions.add(pair.secondary, ["sales"])
+    begin(pair, SALES)
+    path = file(pair, SALES)
+    with closing(pair.connect()) as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("DELETE FROM z_parent WHERE id = 2")
+        connection.commit()
+    pair.catch_up()
+    load_from_file(pair.secondary, path, [SALES])
+    assert_restricted(pair, {1, SALES})
+    assert len(pair.rows("a_child")) == 1
+    subscriptions.add(pair.secondary, ["stock"])
+    begin(pair, STOCK)
+    load_from_file(pair.secondary, file(pair, STOCK), [STOCK])
+    assert_restricted(pair, {1, SALES, STOCK})
+
+
 def test_schema_changes_meanwhile(pair: Pair) -> None:
     subscriptions.add(pair.secondary, ["sales"])
     begin(pair, SALES)
