@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 LINE_PERIOD_S = 0.5
 BYTES = "bytes"
 _CLEAR = "\r\033[K"
+_SEEDING = {
+    "receiving": BYTES,
+    "waiting until that transaction is applied": "transactions",
+    "bringing the copy forward": "regions",
+    "putting rows in": "tables",
+}
+"""What the steps of a seed are counted in."""
 _UNITS = {"reading": "transactions", "reading parts": "parts", "applying parts": "parts"}
 """What is counted in each step of a replay, where it is not rows."""
 
@@ -160,16 +167,14 @@ def tell_archive(line: Line, one: Step) -> None:
 
 @contextmanager
 def seeding(more: str, doing: str = "") -> Iterator[Callable[[str, int, int], None]]:
-    """What tells how far a seed is: a label (after `doing`), and how much of how much. What is received is counted in
-    bytes, everything else in pages."""
+    """What tells how far a seed is: a label (after `doing`), and how much of how much, by _SEEDING or in pages."""
     with _line() as line:
+        yield lambda label, done, whole: None if line is None else tell_seed(line, label, done, whole, more, doing)
 
-        def tell(label: str, done: int, whole: int) -> None:
-            if line is not None:
-                unit = BYTES if label == "receiving" else "pages"
-                line.show(f"{doing} {label}".lstrip(), done, whole, unit, more)
 
-        yield tell
+def tell_seed(line: Line, label: str, done: int, whole: int, more: str, doing: str = "") -> None:
+    """One step of a seed, or of the load of a partition."""
+    line.show(f"{doing} {label}".lstrip(), done, whole, _SEEDING.get(label, "pages"), more)
 
 
 @contextmanager

@@ -18,8 +18,11 @@ from replicate.cli.progress import (
     tell_archive,
     tell_compare,
     tell_replay,
+    tell_seed,
 )
 from replicate.compare.compare import CompareProgress as CompareStep
+from replicate.transfer.seed.alone import WAITING
+from replicate.transfer.seed.partition import PUTTING_IN, ROLLING
 from update_process.replay.apply import Progress
 from update_process.replay.archive.archive import Step
 
@@ -110,6 +113,20 @@ def test_bytes_are_told_in_mebibytes_and_long_times_in_minutes() -> None:
         "0 s, comparing, 0.0 of 3072.0 MiB, main.item: 500 rows; writers go on",
         "3 min, comparing, 1024.0 of 3072.0 MiB, 5.1 MiB/s, about 7 min left, t: 900 rows",
         "5.6 h, comparing, 1536.0 of 3072.0 MiB, 0.1 MiB/s, about 5.6 h left, t: 901 rows",
+    ]
+
+
+def test_each_step_of_a_seed_in_its_own_unit() -> None:
+    stream, clock = io.StringIO(), Clock()
+    line = Line(stream, clock)
+    for label, done in (("receiving", 1 << 20), (WAITING, 7), (ROLLING, 1), (PUTTING_IN, 2), ("main", 3)):
+        tell_seed(line, label, done, 3 << 20 if label == "receiving" else 9, "writers go on")
+    assert shown(stream) == [
+        "0 s, receiving, 1.0 of 3.0 MiB, writers go on",
+        "0 s, waiting until that transaction is applied, 7 of 9 transactions, writers go on",
+        "0 s, bringing the copy forward, 1 of 9 regions, writers go on",
+        "0 s, putting rows in, 2 of 9 tables, writers go on",
+        "0 s, main, 3 of 9 pages, writers go on",
     ]
 
 
