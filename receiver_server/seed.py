@@ -354,7 +354,13 @@ class Seeds:
             wish.state = {**wish.state, "refused": refused}
 
     def closed(self, connection: ServedConnection, closed: Closed) -> None:
-        """A connection has ended. A source that refused us will not do better the next time."""
+        """A connection has ended. A source that refused us will not do better the next time: one that does not give a
+        partition which is being loaded would stop all others, too, so it is asked for that no more."""
+        instance, refused = self._source.instance, closed.error
+        is_refused = refused is not None and refused.facts.get("reason") == RefuseCode.PARTITION_REFUSED
+        if is_refused and (loading := instance.content.choice.loading):
+            instance.change_subscription(lambda now: now.given_up(loading))
+            self._source.log.warning("a load is given up, as the source refuses it", partitions=loading)
         wish = self._wish
         if wish is None or wish.is_settled:
             return

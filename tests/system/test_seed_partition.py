@@ -196,6 +196,11 @@ def test_what_the_source_refuses_stops_nothing(street: Street) -> None:
     refused = street.on(street.secondary, "seed", "--partition", "sales", check=False)
     assert "secondary may have partition stock of primary, and asks for sales" in refused.stderr
     level(street, "setting")
+    # Nor when the command has died before it heard of it.
+    street.environment["REPLICATE_FAILPOINT"] = "partition.begun:1:kill"
+    assert _ended(street.python(COMMAND, str(street.secondary)))
+    street.environment.pop("REPLICATE_FAILPOINT")
+    level(street, "setting")
     street.on(street.primary, "peer", "add", "secondary", address, "--partitions", "ALL", "--replace")
     street.on(street.secondary, "seed", "--partition", "sales")
     level(street, *SALES, "setting")
