@@ -294,6 +294,7 @@ def test_status_says_that_a_handover_is_not_finished(sites: Split) -> None:
     assert not finding(sites.primary, "HANDED_OVER")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["fence.pool_retired:1", "fence.noted:1", "role.region_turned:1"])
 def test_killed_at_each_step_and_repeated_it_is_the_same(sites: Split, place: str) -> None:
     call = "tests.harness.sites:meet_and_give_way"
@@ -320,6 +321,7 @@ def test_a_rollback_killed_before_the_fence_is_settled_is_repeated(sites: Split)
     assert old(sites).content.fence is None
 
 
+@pytest.mark.slow
 def test_one_that_attaches_to_the_pool_of_another_process_learns_of_the_fence(sites: Split) -> None:
     """Its incarnation is the same, and what it has read of the instance is from before."""
     before = old(sites)

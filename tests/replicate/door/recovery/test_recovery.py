@@ -60,6 +60,7 @@ def unsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: object)
     return make_primary(tmp_path / "alpha", durability="off", **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_fault_33_a_region_behind_the_journal_is_rolled_forward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +75,7 @@ def test_fault_33_a_region_behind_the_journal_is_rolled_forward(
     assert Instance.open(instance.path).content.incarnation == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 300])
 def test_fault_33_a_journal_behind_the_region_is_completed_from_its_ring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
@@ -100,6 +102,7 @@ def test_fault_33_both_lose_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(check(instance).rows["main"]) == 15  # what neither had durably is lost, as the policy allows
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("cut", [1, 512 - 41, -1])
 def test_fault_38_a_torn_frame_that_the_region_has_is_completed_from_its_ring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int
@@ -184,6 +187,7 @@ def test_fault_38_a_torn_tail_is_cut_and_begins_a_new_incarnation(
     assert position.chains[Instance.open(instance.path).content.origin.key][0] == 2
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "step", ["recovery.before_cut", "recovery.after_cut", "recovery.journal_done", "recovery.before_redo"]
 )
@@ -219,6 +223,7 @@ def two_regions_with_a_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return instance
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "step", ["", "recovery.before_take_back:1", "recovery.before_take_back:2", "recovery.journal_done:1"]
 )
