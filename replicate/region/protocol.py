@@ -602,6 +602,9 @@ class RegionKind(Protocol):
         """Have a region say that it lacks nothing of the journal below; RegionReplacedError when it does not hold
         transactions up to `last_seqno`. The caller holds its lock."""
 
+    def gave_way(self, losses: Sequence[bytes]) -> bool:
+        """Whether a row is among what was lost by a merge (`MergingRows.losses`) that gave way for a unique value."""
+
     def sync(self, path: Path) -> None:
         """Bring to the disk what is committed in it. JournalIOError."""
 

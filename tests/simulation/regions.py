@@ -678,6 +678,10 @@ class ModelKind:
         assert there.seqno >= last_seqno
         there.state |= {"held_below": below, "held_at": there.seqno}
 
+    def gave_way(self, losses: Sequence[bytes]) -> bool:
+        """Never: no value is unique."""
+        return False
+
     def sync(self, path: str | os.PathLike[str]) -> None:
         self._kernel.process.check()
         self._kernel.process.host.region_at(path).sync()

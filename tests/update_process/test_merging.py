@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,20 +16,17 @@ from replicate.dbapi import OperationalError
 from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
 from replicate.door.writer_check import WriterCheck
-from replicate.errors import ConflictError, NotSupportedError, NotWriterError
+from replicate.errors import ConflictError, NotWriterError
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch, as_written, as_written_large, decode
 from replicate.journal.walk import walk
 from replicate.model.transaction import RowChange
-from replicate.pool.shared_memory import PoolKind
-from replicate.pool.shared_memory import retire as retire_pool
 from replicate.region.protocol import MergedRow
 from replicate.region.sqlite.digest import RegionDigest, digest_region
 from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.own_counters import BLOCK_BITS, is_in_own_block
 from replicate.region.sqlite.row_stamps import read_merged
-from replicate.roles.restored import turn_back
 from replicate.roles.retiring import retire
 from replicate.roles.supplier import convert
 from replicate.roles.writing import give, leave, share
@@ -245,36 +241,6 @@ def test_a_row_that_gave_way_is_kept_with_the_one_that_it_gave_way_to(tmp_path: 
     assert {(one.lost.what, one.key, one.lost.values, one.left) for one in found} == {
         ("unique", ("of b",), ("of b", "x", "b", 2), ("of a",))
     }
-
-
-@pytest.mark.slow
-def test_one_that_is_restored_has_no_row_give_way_and_is_copied_again(tmp_path: Path) -> None:
-    """By its word now, what came into the place of that row in the meantime would go everywhere."""
-    two = shared(tmp_path, schema=UNIQUE)
-    two.level()
-    kept = tmp_path / "kept"
-    shutil.copytree(two.by["b"].path, kept)
-    for name, key in (("a", "of a"), ("b", "of b")):
-        run(two, name, f"INSERT INTO named VALUES ('{key}', 'x', 'a', 1)")
-    two.level()
-    run(two, "a", "DELETE FROM named", "INSERT INTO named VALUES ('of b', 'y', 'a', 2)")
-    two.level()
-    two.assert_converged()
-    shutil.rmtree(two.by["b"].path)
-    shutil.copytree(kept, two.by["b"].path)
-    retire_pool(PoolKind.JOURNAL, two.by["b"].content.uuid)
-    turn_back(two.by["b"])
-    two.by["b"].reload()
-    with pytest.raises(NotSupportedError, match="b is getting back what it had, and two rows want one unique"):
-        two.carry("a", "b")
-    convert(two.by["b"], "secondary", timeout_s=30)
-    two.by["b"].reload()
-    seed(two.by["a"], two.by["b"], restart=True)
-    two.by["b"].reload()
-    convert(two.by["b"], "supplier", timeout_s=30)
-    two.level()
-    two.assert_converged()
-    assert two.rows("a")["named"] == two.rows("b")["named"] == [("of b", "y", "a", 2)]
 
 
 def merged_at(made: Suppliers, name: str) -> list[MergedRow]:

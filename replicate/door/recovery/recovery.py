@@ -44,7 +44,7 @@ from replicate.journal.chain import Chain, Segment
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import read_head
+from replicate.journal.record import decode_batch, read_head, resolved_of
 from replicate.journal.segment import SegmentFile, read_exactly
 from replicate.journal.spool import remove_orphans
 from replicate.journal.tail import Damaged, ScanResult, Torn, classify_tail
@@ -224,6 +224,8 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
         durable.close()
     acknowledged = max((one.acknowledged_seqno for one in consumers if one is not None), default=0)
     repaired = 0
+    if instance.is_supplier:
+        scan = _without_unsaid(chain, last, scan, regions)
     if not last.header.adopted:
         scan, repaired = repair_from_rings(chain, last, scan, regions, max(last_durable, acknowledged))
     verdict = classify_tail(
@@ -262,6 +264,21 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
         segment.close()
         raise
     return journal
+
+
+def _without_unsaid(chain: Chain, last: Segment, scan: ScanResult, regions: list[Region]) -> ScanResult:
+    """A supplier's transaction that was merged, whose rows gave way for unique values, and its word on them, which has
+    all others remove them, are one batch (update_process/merging.py). Where the word did not come onto the disk, nor
+    did the batch into the region: the transaction is taken for torn, too, and comes again."""
+    if scan.restated is None or (scan.damaged is not None and scan.damaged.whole_frame):
+        return scan
+    if max((region.seqno for region in regions), default=0) >= scan.last_seqno:
+        return scan
+    with chain.open(last.first_seqno) as segment:
+        resolved = resolved_of(decode_batch(segment.read_frame(scan.restated[0]))[2])
+    if resolved is None or not KIND.gave_way(resolved.losses):
+        return scan
+    return scan.without_restated("rows gave way in it, and the word on them does not follow")
 
 
 def _csn_before(chain: Chain, last: Segment, regions: list[Region]) -> int:
