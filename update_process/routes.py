@@ -15,7 +15,7 @@ from typing import Any, Final
 from replicate.door.secondary import ApplySession
 from replicate.errors import DamagedError, HardResyncNeededError, RollbackNeededError, UsageError
 from replicate.journal.record import changes_of
-from replicate.limits import PARTITION_NONE
+from replicate.limits import PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM
 from replicate.model.partitions import MOVED_EMPTY
 from replicate.model.region_record import without_making
 from replicate.model.transaction import (
@@ -47,6 +47,7 @@ class Routes:
         self._waiting: frozenset[str] = frozenset()
         self.is_replay = False
         """Whether journals are read as they are: nobody has left out what never leaves its instance."""
+        self._counts_all = not session.door.instance.is_supplier
         self._only: RowsOfRegion | None = None
         """The region that every change is of, where there is but one."""
         self.take_regions()
@@ -77,9 +78,12 @@ class Routes:
                 self.tables[table_id] = definition
 
     def partition_of(self, table_id: int) -> int | None:
-        """The partition of a table; None when it is not known."""
+        """The partition of a table; None when it is not known. On a secondary also the one that stands in the place of
+        a table's id, in a change of none. (Among suppliers only what is of tables has a writer.)"""
         definition = self.tables.get(table_id)
-        return None if definition is None else definition.partition
+        if definition is not None:
+            return definition.partition
+        return table_id if self._counts_all and PARTITION_STREAM < table_id <= PARTITION_MAX else None
 
     def apply_bodies(self, bodies: Sequence[Any]) -> None:
         """Apply decoded transactions, or one history record. Raises what `RowsOfRegion.apply_all` raises, and

@@ -17,12 +17,14 @@ from replicate.dbapi.region_tables import RegionTables
 from replicate.dbapi.regions import Regions
 from replicate.dbapi.returned_rows import Rows
 from replicate.errors import NotSupportedError
+from replicate.limits import PARTITION_STREAM
 from replicate.region.sqlite.apply.statements import LEGACY_ALTER
 from replicate.region.sqlite.capture.capture import Mark
 from replicate.region.sqlite.capture.tables import read_table_map
 from replicate.region.sqlite.definable import check_definable, check_travelling
 from replicate.region.sqlite.guards import install_guards
 from replicate.region.sqlite.schema import ROWID_NAMES, guarded_tables, record_definitions, rowid_name
+from replicate.region.sqlite.sql.elements import element_of
 from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.sql.statements import Statement, qualifies
 from replicate.region.sqlite.wide import read_rows
@@ -125,14 +127,15 @@ class Definitions:
                 ).get
             )
             check_travelling(text, where=regions.region)  # its columns may bear names that stand in no statement
+        known = regions.partitions()
+        place = known.place_of(element_of(statement)) if known.elements else PARTITION_STREAM
         on, off = LEGACY_ALTER if statement.keyword == "ALTER" and self._legacy() else ("", "")
         for one in (on, text, off):
             if one:
-                capture.statement(one)
+                capture.statement(one, place)
         if statement.kind == "TABLE":
             install_guards(connection, guarded_tables(connection, schema), schema)
-        default = regions.partitions().default
-        recorded = record_definitions(connection, region=capture.region, schema=schema, default=default)
+        recorded = record_definitions(connection, region=capture.region, schema=schema, default=known.default)
         capture.redefine(recorded.changed, read_table_map(connection, recorded.definitions, schema))
         self._tables.forget(schema)
         if statement.selects or statement.kind == "VIRTUAL TABLE":  # no hook told of these rows, or it was not heard

@@ -52,8 +52,12 @@ WITH_PACKETS: Final = 6
 it."""
 WITH_SUPPLIER: Final = 7
 """Format of a file of a supplier: a release that knows none of them must not take it for a primary."""
+WITH_ELEMENTS: Final = 8
+"""Format of a file whose partitions hold audit elements: a release that does not know it would send schema changes to
+everybody."""
 FORMATS: Final = (
     FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE, WITH_PARTITIONS, WITH_PACKETS, WITH_SUPPLIER,
+    WITH_ELEMENTS,
 )  # fmt: skip
 ACTIVE: Final = "active"
 PASSIVE: Final = "passive"
@@ -296,6 +300,8 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
 
 
 def _format_of(content: InstanceFile) -> int:
+    if content.partitions.elements:
+        return WITH_ELEMENTS
     if content.is_supplier:
         return WITH_SUPPLIER
     if any(p.by_packets for p in content.peers):

@@ -308,12 +308,16 @@ class Capture:
 
     # Schema changes and counters.
 
-    def statement(self, text: str) -> None:
-        """A schema change (or `PRAGMA user_version = …`) has been run, and travels as its text, in its place."""
-        partitions = self._context.partitions or frozenset((PARTITION_DEFAULT,))
+    def statement(self, text: str, partition: int = PARTITION_STREAM) -> None:
+        """A schema change (or `PRAGMA user_version = …`) has been run, and travels as its text, in its place.
+        `partition`: of its audit element."""
+        partitions = self._context.partitions
+        if partition:  # what it makes of the tables goes to everybody
+            partitions |= {partition, PARTITION_STREAM}
+        partitions = partitions or frozenset((PARTITION_DEFAULT,))
         self._context = self._context._replace(schema_changed=True, partitions=partitions)
         self._note_section(PARTITION_STREAM)
-        self._emit(Op.SCHEMA, 0, self.region, [text])
+        self._emit(Op.SCHEMA, partition, self.region, [text])
 
     def comment(self, text: str, partition: int = PARTITION_STREAM) -> None:
         """A comment of the application's travels in its place."""
