@@ -94,6 +94,12 @@ class Routes:
             self._check_history(History.unpack(bodies[0][PAYLOAD:], bodies[0][1]))
             return
         self.apply_changes(list(chain.from_iterable(map(changes_of, bodies))))
+        self.check_awaited()
+
+    def check_awaited(self) -> None:
+        """At the end of a transaction: as `RowsOfRegion.check_awaited`, in all regions."""
+        for rows in self._session.rows.values():
+            rows.check_awaited()
 
     def apply_single(self, body: Sequence[Any], seqno: int) -> None:
         """Apply one decoded transaction that only changes rows. Raises as `apply_bodies`."""

@@ -241,9 +241,9 @@ class ApplySession:
             raise
         self._committed(position)
 
-    def keep(self) -> None:
+    def keep(self, *, defines: bool = False) -> None:
         """Commit what was changed since `begin` in the regions that is nobody else's business: it stands in no journal.
-        A failure leaves everything as it was, and is an error of ours."""
+        `defines`: the schema is among it. A failure leaves everything as it was, and is an error of ours."""
         try:
             for applier in self.rows.values():
                 applier.settle_own_counters()
@@ -252,6 +252,7 @@ class ApplySession:
             for one in self._open:
                 with KIND.naming(one.where):
                     one.region.commit()
+            self._note_schema(defines)
         except BaseException:
             self.rollback()
             raise

@@ -27,6 +27,7 @@ from replicate.errors import (
     UsageError,
 )
 from replicate.limits import FORMAT_VERSION, NAME_PATTERN, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM, REGIONS_MAX
+from replicate.model.elements import left_out
 from replicate.model.partitions import ONLY_DEFAULT, Partitions, unpack
 from replicate.model.vector import Origin
 from replicate.model.writers import SUPPLIER
@@ -254,6 +255,15 @@ class InstanceFile:
         if self.receives and number == PARTITION_NONE:
             return False
         return self.held is None or number in self.held
+
+    @property
+    def told_held(self) -> str:
+        """The end of a sentence about a secondary that has some partitions only; "" for any other."""
+        if self.held is None:
+            return ""
+        told = f"has the rows of {', '.join(map(self.partitions.name, self.held)) or 'no partition'} only"
+        absent = left_out(self.partitions.elements, self.holds)
+        return told + (f", and does not get {', '.join(absent)}" if absent else "")
 
     def wants(self, number: int) -> bool:
         """Whether the rows of that partition are to be here."""

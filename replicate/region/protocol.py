@@ -241,6 +241,9 @@ class RowsOfRegion(Protocol):
     def settle_own_counters(self) -> None:
         """Before COMMIT: counters of tables that several suppliers write stand in the own range."""
 
+    def check_awaited(self) -> None:
+        """At the end of a transaction: tables fit the definitions that came without a statement."""
+
     def settle_sequences(self) -> None:
         """Before COMMIT: the counters are those of the primary."""
 

@@ -94,21 +94,14 @@ FEATURE_PATROL: Final = "patrol-1"
 """A receiver that verifies digests of ranges."""
 FEATURE_PARTITIONS: Final = "partitions-1"
 """One that knows frames of the kind MIXED, and as a source sends the partitions that a RESTART wants."""
+FEATURE_ELEMENTS: Final = "elements-1"
+"""A receiver that knows definitions which come without the statement that made them."""
 FEATURES: Final = (
     FEATURE_ZSTD, FEATURE_SEED, FEATURE_LOST, FEATURE_ROLES, FEATURE_FILTER, FEATURE_SEED_REGIONS, FEATURE_PATROL,
-    FEATURE_PARTITIONS,
+    FEATURE_PARTITIONS, FEATURE_ELEMENTS,
 )  # fmt: skip
 """Features that this release knows; used when both sides name them. An unknown name is ignored, never guessed at."""
-FEATURE_SINCE: Final = {
-    FEATURE_ZSTD: 0,
-    FEATURE_SEED: 1,
-    FEATURE_LOST: 2,
-    FEATURE_ROLES: 2,
-    FEATURE_FILTER: 2,
-    FEATURE_SEED_REGIONS: 2,
-    FEATURE_PATROL: 2,
-    FEATURE_PARTITIONS: 2,
-}
+FEATURE_SINCE: Final = {**dict.fromkeys(FEATURES, 2), FEATURE_ZSTD: 0, FEATURE_SEED: 1}
 """The first minor version in which a feature may be used."""
 
 CHUNK_BYTES: Final = 256 * KIB

@@ -311,6 +311,9 @@ class Rows:
     def settle_own_counters(self) -> None:
         """Likewise."""
 
+    def check_awaited(self) -> None:
+        """No definition comes without its statement."""
+
     def settle_sequences(self) -> None:
         """The model's tables count no AUTOINCREMENT."""
 

@@ -219,6 +219,7 @@ class _Redo:
             self._rows.begin()
             self._rows.seqno = seqno
             yield
+            self._rows.check_awaited()
             self._rows.settle_own_counters()
 
     def _scr(self, head: Head) -> list[ScrRow]:
