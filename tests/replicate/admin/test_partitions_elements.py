@@ -226,3 +226,73 @@ def test_a_connection_that_is_open_goes_by_the_new_place(pair: Pair) -> None:
         early.commit()
     before, after = bodies(pair, pair.last_seqno() - 1)
     assert [number for body in (before, after) for number, _ in schema_changes(body)] == [0, 2]
+
+
+DROPPED = """
+CREATE TABLE parent (id INTEGER PRIMARY KEY AUTOINCREMENT, v REAL);
+CREATE TABLE child (id INTEGER PRIMARY KEY, parent REFERENCES parent ON DELETE CASCADE);
+CREATE TABLE wide (a TEXT, b BLOB, PRIMARY KEY (a, b)) WITHOUT ROWID;
+CREATE TABLE loose (rowid, v);
+INSERT INTO parent (v) VALUES (0.0), (-0.0), (1e300);
+INSERT INTO child VALUES (1, 1), (2, 3);
+INSERT INTO wide VALUES ('x', x'00'), ('x', x'01');
+INSERT INTO loose VALUES (NULL, 1), (NULL, 1);
+"""
+
+
+@pytest.mark.parametrize("is_placed", [False, True])
+@pytest.mark.parametrize("keys", ["ON", "OFF"])
+def test_rows_of_a_table_that_is_dropped_are_told_of(pair: Pair, keys: str, is_placed: bool) -> None:
+    """Once, whatever SQLite tells of them; and those that a cascade deletes. Where nobody can miss the statement none
+    is, but for those that SQLite deletes one by one."""
+    with closing(pair.connect()) as connection:
+        connection.executescript(DROPPED)
+    pair.seed()
+    if is_placed:
+        place(pair, DEFINITION)
+    with closing(pair.connect()) as connection:
+        connection.execute(f"PRAGMA foreign_keys = {keys}")
+        connection.execute("CREATE TEMP TABLE passing (a)")
+        for table, count in (
+            ("parent", 3),
+            ("MAIN.wide", 2),
+            ("IF EXISTS loose", 2),
+            ("passing", 0),
+            ("IF EXISTS x", 0),
+        ):
+            before = pair.last_seqno()
+            connection.execute("BEGIN")
+            connection.execute("INSERT INTO account (owner) VALUES ('a')")
+            connection.execute("SAVEPOINT one")
+            connection.execute(f"DROP TABLE {table}")
+            connection.execute("ROLLBACK TO one")
+            connection.execute(f"DROP TABLE {table}")
+            connection.execute("COMMIT")
+            (body,) = bodies(pair, before + 1)
+            ops = [one for one in changes_of(body)[0::4] if one in (Op.DELETE, Op.SEQUENCE)]
+            cascade = 2 if (table, keys) == ("parent", "ON") else 0
+            if is_placed:
+                assert ops.count(Op.DELETE) == count + cascade, table
+                assert ops.count(Op.SEQUENCE) == (table == "parent")
+            elif not cascade:
+                assert ops.count(Op.DELETE) == 0
+    pair.catch_up()
+    assert_equal(pair)
+
+
+def test_a_table_that_cannot_be_dropped_goes_on(pair: Pair) -> None:
+    pair.seed()
+    place(pair, DEFINITION)
+    with closing(pair.connect()) as connection:
+        connection.execute("CREATE TABLE parent (id INTEGER PRIMARY KEY)")
+        connection.execute("CREATE TABLE child (id INTEGER PRIMARY KEY, parent REFERENCES parent)")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("INSERT INTO parent VALUES (1)")
+        connection.execute("INSERT INTO child VALUES (1, 1)")
+        with pytest.raises(replicate.IntegrityError):
+            connection.execute("DROP TABLE parent")
+        connection.execute("INSERT INTO parent VALUES (2)")
+        connection.execute("UPDATE parent SET id = 3 WHERE id = 2")
+        connection.commit()
+    pair.catch_up()
+    assert_equal(pair)

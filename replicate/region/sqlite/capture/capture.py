@@ -366,6 +366,27 @@ class Capture:
         except UnicodeDecodeError:
             raise not_utf8(table) from None
 
+    def delete_all(self, table: str, rows: Any) -> None:
+        """Rows that go with their table, and its counter. Of these rows no hook is heard from here on, until the tables
+        are read again (`redefine`, `hear_again`): SQLite may delete them one by one, or tell nobody."""
+        captured = self._tables[table]
+        assert captured is not None
+        try:
+            for image in rows:
+                self._note(captured)
+                self._append(captured.delete_prefix + self._pack(list(image)))
+        except UnicodeDecodeError:
+            raise not_utf8(table) from None
+        if captured.counts and (count := self._read_sequences().get(table)) is not None:
+            self._note(captured)
+            self._emit(Op.SEQUENCE, captured.definition.table_id, 0, [count, None])
+        self._tables[table], self._last = None, None
+
+    def hear_again(self) -> None:
+        """The table was not dropped."""
+        self._tables_of = None
+        self._take_tables(self._context.tables)
+
     def watch_sequences(self) -> None:
         """A statement comes that may move counters of AUTOINCREMENT. (No hook tells of it if it inserts no row, as
         INSERT OR IGNORE may: measured.)"""
