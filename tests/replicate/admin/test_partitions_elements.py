@@ -14,6 +14,7 @@ import replicate
 from replicate.admin import partitions
 from replicate.admin.regions import add_region
 from replicate.audit.changes import records_of
+from replicate.audit.count import Counts
 from replicate.audit.query import Query
 from replicate.audit.sources import find_in_instance
 from replicate.compare.scr import array_of, compare_with
@@ -202,6 +203,9 @@ def test_the_viewer_tells_them_apart(pair: Pair) -> None:
     assert found("DEFINITION")[-2:] == ["CREATE TABLE ", "define"]
     assert found("DATA") == ["insert"] * 3
     assert found("DATA", "COMMENT") == ["insert", "comment"] * 3
+    by = Counts(["op"])
+    by.add(find_in_instance(pair.primary, Query(first, elements=("STORAGE", "comment"))).frames())
+    assert sorted(by.rows()) == [("comment", 3, 3), ("schema", 2, 2)]
     for elements, ops in ((("AUTHORIZATION",), ()), (("STORAGE",), ("insert",)), (("tables",), ())):
         with pytest.raises(UsageError):
             found(*elements, ops=ops)
