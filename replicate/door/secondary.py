@@ -419,6 +419,7 @@ class ApplySession:
             if partition != PARTITION_STREAM
         ]
         for applier in self.rows.values():
+            applier.check_awaited()
             applier.settle_own_counters()
         slot = position.last_seqno if self._shares else 0
         for one in self._open:
