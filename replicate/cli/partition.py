@@ -205,7 +205,11 @@ def element(element: str, name: str) -> None:
     from replicate.model.elements import element_named
 
     known = place_element(open_instance(), element, name)
-    emit(known.pack(), [_said(known, element_named(element))])
+    named = element_named(element)
+    lines = [_said(known, named)]
+    if known.place_of(named):
+        lines.append("a secondary with some partitions gets it no more, unless it subscribes to that one, too")
+    emit(known.pack(), lines)
 
 
 @partition.command()
