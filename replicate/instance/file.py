@@ -53,7 +53,7 @@ WITH_PACKETS: Final = 6
 it."""
 WITH_SUPPLIER: Final = 7
 """Format of a file of a supplier: a release that knows none of them must not take it for a primary."""
-WITH_ELEMENTS: Final = 8
+WITH_ELEMENTS: Final = 9
 """Format of a file whose partitions hold audit elements: a release that does not know it would send schema changes to
 everybody."""
 FORMATS: Final = (

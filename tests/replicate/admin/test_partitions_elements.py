@@ -214,7 +214,7 @@ def test_the_viewer_tells_them_apart(pair: Pair) -> None:
 def test_the_file_says_so_only_where_one_is_placed(pair: Pair) -> None:
     place(pair, STORAGE)
     raw = encode(pair.primary.content)
-    assert b'"format": 8' in raw
+    assert b'"format": 9' in raw
     assert decode(raw, "here") == pair.primary.content
     assert decode(raw, "here").partitions.elements == {"STORAGE": 3}
     partitions.place_element(pair.primary, "STORAGE", "ALL")
