@@ -215,6 +215,9 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
         _begin_new(instance, chain, regions)
     last, scan = chain.scan_last()
     _check_incarnation(instance, last)
+    if last.header.incarnation < instance.content.incarnation:
+        # Who raised it may have been killed before the file's name was durable; what it writes must not outlive it.
+        sync_directory(os.fspath(instance.path))
     consumers = [read_consumer(instance.consumers_directory, peer.name) for peer in instance.peers]
     durable = DurableSidecar(instance.journal_directory / SIDECAR_NAME)
     try:

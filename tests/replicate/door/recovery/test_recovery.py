@@ -459,3 +459,30 @@ def test_two_processes_recover_at_once(tmp_path: Path) -> None:
     check(instance)
     report = [json.loads(line) for line in (instance.log_directory / "recovery.log").read_text().splitlines()]
     assert all(line["event"] == "recovery" for line in report)
+
+
+def test_fault_76_what_a_killed_change_of_role_has_renamed_is_durable_before_anything_is_written_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the file is the old one after a power loss, and the journal that of an incarnation which never was."""
+    instance = make_primary(tmp_path / "alpha")
+    insert_rows(instance, 1, 3)
+    lose_pool(instance)
+    instance.raise_incarnation()  # as if it had been killed before the sync of the directory
+    done: list[str] = []
+    real_fsync, real_pwrite = os.fsync, os.pwrite
+
+    def fsync(fd: int) -> None:
+        done.append(f"sync {os.readlink(f'/proc/self/fd/{fd}')}")
+        real_fsync(fd)
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        done.append(f"write {os.path.dirname(os.readlink(f'/proc/self/fd/{fd}'))}")
+        return real_pwrite(fd, data, offset)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    open_door(Instance.open(instance.path)).close()
+    assert f"write {instance.journal_directory}" in done
+    before = done[: done.index(f"write {instance.journal_directory}")]
+    assert f"sync {instance.path}" in before
