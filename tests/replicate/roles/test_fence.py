@@ -21,18 +21,23 @@ from replicate.errors import (
     FormatUnknownError,
     NotPrimaryError,
     PermissionRefusedError,
+    RollbackNeededError,
     TryAgainError,
     UsageError,
 )
 from replicate.instance.file import WITH_FENCE, Successor, decode, encode
 from replicate.instance.instance import Instance
+from replicate.journal.catalogue import catalogue_before
 from replicate.model.findings import Finding
 from replicate.pool import control as word
 from replicate.roles.fence import give_way, meet
 from replicate.roles.rollback import rollback
 from replicate.roles.succession import Parted, Superseded, Superseding
 from replicate.roles.takeover import demote, next_steps, promote
+from replicate.roles.verdict import note_verdict, verdict_of
 from replicate.status.collect import collect
+from replicate.wire.message import Restart
+from source_server.restart import agree
 from tests.harness.instances import lose_pool
 from tests.harness.pair import assert_equal
 from tests.harness.sites import Sites, kill_at, other
@@ -348,3 +353,30 @@ def test_an_old_primary_with_nothing_more_is_fenced_and_follows_without_a_file(t
     done = rollback(Instance.open(made.secondary.path), None)
     assert (done.to, done.last, done.kept) == (seqno, seqno, None)
     assert Instance.open(made.secondary.path).content.fence is None
+
+
+def test_one_that_is_fenced_goes_back_by_that_where_its_source_cannot_say_where(tmp_path: Path) -> None:
+    """It began again before they met: of an incarnation that has written nothing a source knows nothing."""
+    made = Sites.level(tmp_path)
+    seqno = made.take_over()
+    lose_pool(made.secondary)
+    made.secondary.raise_incarnation()
+    with door_of(made.secondary) as door:
+        known = catalogue_before(door.chain, seqno + 2)
+    found = meet(Instance.open(made.secondary.path), other(made.primary))
+    assert found is not None
+    assert found.is_fenced
+    fenced = Instance.open(made.secondary.path)
+    assert give_way(fenced)
+    with door_of(made.primary) as door, pytest.raises(RollbackNeededError) as refused:
+        agree(door, Restart(seqno + 2, known.vector, known.chains))
+    verdict = verdict_of(made.primary.name, fenced.content.incarnation, refused.value.facts["peer_facts"])
+    assert verdict is not None
+    assert not verdict.ended_by
+    note_verdict(fenced, verdict)
+    done = rollback(fenced, None)
+    assert (done.to, done.last, done.kept) == (seqno, seqno + 1, None)
+    made.secondary = Instance.open(fenced.path)
+    assert made.secondary.content.fence is None
+    made.catch_up()
+    assert_equal(made)
