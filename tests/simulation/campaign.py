@@ -27,6 +27,7 @@ from tests.simulation import plants
 from tests.simulation import world as worlds
 from tests.simulation.base import BaseWorld
 from tests.simulation.plants import Change, planted
+from tests.simulation.roles import plants as role_plants
 from tests.simulation.roles import world as role_worlds
 from tests.simulation.suppliers import plants as supplier_plants
 from tests.simulation.suppliers import world as supplier_worlds
@@ -37,7 +38,12 @@ SUPPLIERS: Final = "suppliers-"
 SUPPLIER_MODES: Final = tuple(SUPPLIERS + mode for mode in worlds.MODES)
 ROLES: Final = "roles-"
 ROLE_MODES: Final = tuple(ROLES + mode for mode in worlds.MODES)
-PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {**plants.PLANTS, **supplier_plants.PLANTS, **plants.EQUIVALENT}
+PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
+    **plants.PLANTS,
+    **supplier_plants.PLANTS,
+    **role_plants.PLANTS,
+    **plants.EQUIVALENT,
+}
 _MODES: Final = {
     **{mode: (mode,) for mode in (*worlds.MODES, *SUPPLIER_MODES, *ROLE_MODES)},
     "both": worlds.MODES,

@@ -201,7 +201,7 @@ class SimulatedOs:
         )
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("O_"):
+        if name.startswith(("O_", "SEEK_")):
             return getattr(os, name)
         raise AttributeError(f"the simulated module os has no {name}")
 

@@ -33,7 +33,9 @@ class RoleClimate(Climate):
             self.durabilities = dict.fromkeys(self.names, self.durability)
         self.writers_at = {name: dice.choice([1, 1, 2]) for name in self.names}
         self.left_to_write = dice.choice([20, 40, 60])
-        self.pace_s = dice.choice([0.02, 0.1, 0.3, self.ends_s / self.left_to_write])
+        writers = sum(self.writers_at.values()) / len(self.names)
+        spread_s = self.ends_s * writers / self.left_to_write
+        self.pace_s = dice.choice([0.05, 0.2, 0.5 * spread_s, 0.5 * spread_s, spread_s])
         self.is_planned: bool = dice.random() < 0.3
         """Nobody takes over without a word of the other one."""
         self.auto_rollback: bool = dice.random() < 0.5

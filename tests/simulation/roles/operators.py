@@ -85,6 +85,10 @@ class Operators:
         successor = self.file(host).get("successor")
         return bool(successor and successor.get("fenced"))
 
+    def is_pending(self, host: Host) -> bool:
+        """It has given its role, and does not know that it was taken."""
+        return bool((self.file(host).get("successor") or {}).get("pending"))
+
     def primaries(self) -> list[Host]:
         """Those that take writes, by their files."""
         return [host for host in self.world.hosts if self.world.takes_writes(host.name)]
@@ -229,9 +233,22 @@ class Operators:
         if len(found) != 1:
             return
         (primary,) = found
-        self.world.figures["disasters"] += 1
-        self.world.power_loss(primary, self.dice.choice([1.0, 6.0, 15.0]))
+        world = self.world
+        if self.dice.random() < 0.6:  # the line goes first
+            world.network.part(world.kernel.now + 2.0, lines=self._lines_of(primary))
+            await world.kernel.sleep(self.dice.choice([0.3, 1.0, 2.0]))
+        world.figures["disasters"] += 1
+        if self.dice.random() < 0.7:
+            world.power_loss(primary, self.dice.choice([1.0, 6.0, 15.0]))
+        else:
+            for process in list(primary.processes):
+                if not process.is_dead:
+                    world.kill(process)
+            world.network.part(world.kernel.now + self.dice.choice([1.0, 6.0]), lines=self._lines_of(primary))
         await self._take_over(primary)
+
+    def _lines_of(self, host: Host) -> list[Any]:
+        return [line for line in self.world.network.lines.values() if host.name in line.ends]
 
     async def _split(self) -> None:
         """The line is cut, and somebody takes over beside a primary that lives."""
@@ -240,13 +257,13 @@ class Operators:
             return
         (primary,) = found
         world = self.world
-        lines = [line for line in world.network.lines.values() if primary.name in line.ends]
-        world.network.part(world.kernel.now + self.dice.choice([2.0, 6.0, 12.0]), lines=lines)
+        world.network.part(world.kernel.now + self.dice.choice([2.0, 6.0, 12.0]), lines=self._lines_of(primary))
         world.figures["split brains"] += 1
         await self._take_over(primary)
 
     async def _take_over(self, primary: Host) -> None:
         world = self.world
+        world.left_to_write += self.dice.choice([0, 10, 20])  # on both sides, where both live
         await world.kernel.sleep(self.dice.choice([0.1, 1.0, 4.0]))
         others = [host for host in world.hosts if host is not primary and host.is_up]
         if not others:
@@ -261,11 +278,16 @@ class Operators:
             await world.kernel.sleep(3.0)
 
     async def _take_back(self) -> None:
-        """One that is superseded takes its role back."""
-        fenced = [host for host in self.world.hosts if host.is_up and self.is_fenced(host)]
-        if fenced:
-            self.world.figures["roles taken back"] += 1
-            await self.promote(fenced[0], force=True)
+        """One that is superseded takes its role back, as soon as it knows; or one that has given it away."""
+        world = self.world
+        for _ in range(20):
+            fenced = [host for host in world.hosts if host.is_up and self.is_fenced(host)]
+            given = [host for host in world.hosts if host.is_up and self.is_pending(host)]
+            if fenced or given:
+                world.figures["roles taken back"] += 1
+                await self.promote((fenced or given)[0], force=True)
+                return
+            await world.kernel.sleep(0.3)
 
     # Mending.
 
@@ -292,11 +314,10 @@ class Operators:
     async def _mend_none(self, lasts_s: float) -> None:
         world = self.world
         for host in world.hosts:
-            successor = self.file(host).get("successor") or {}
-            if successor.get("pending"):
+            if self.is_pending(host):
                 if lasts_s > HANGS_S:
                     self._since.pop("none", None)
-                    await self.switch_over(host, successor["name"])
+                    await self.switch_over(host, self.file(host)["successor"]["name"])
                 return
         if lasts_s < HANGS_S / 2:
             return

@@ -237,6 +237,10 @@ class RoleOracle:
         assert region.content is not None
         if region.seqno < site.seqno:
             self.taken_back += site.seqno - region.seqno
+            if pending.taken_back_to is not None:
+                for one in (site.stands[seqno].written for seqno in range(region.seqno + 1, site.seqno + 1)):
+                    assert one is not None
+                    self._fix(one.origin, one.origin_seqno, one.chain, f"was taken back at {site.name}")
             site.go_back(region.seqno)
             site.reported = min(site.reported, region.seqno)
             site.frames = {seqno: frame for seqno, frame in site.frames.items() if seqno <= region.seqno}
@@ -370,10 +374,13 @@ class RoleOracle:
 def lost_in(data: bytes) -> list[int]:
     """The transactions in a lost file, each once."""
     found: dict[int, None] = {}
-    for line in data.decode().splitlines()[1:-1]:
-        for change in json.loads(line)["changes"]:
-            if change["after"] is not None and change["table"].endswith("t"):
-                found[change["after"][1]] = None
+    try:
+        for line in map(json.loads, data.decode().splitlines()[1:-1]):
+            for change in line["changes"]:
+                if change["after"] is not None and change["table"].endswith("t"):
+                    found[change["after"][1]] = None
+    except ValueError as error:
+        raise ViolationError("I5 conservation", f"a lost file is not whole: {error}") from error
     found.pop(0, None)
     return list(found)
 

@@ -12,18 +12,22 @@ import contextlib
 import datetime
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+from replicate.journal.backwards import changes_backwards, pieces_backwards
 from replicate.region.protocol import ScrRow
 from tests.simulation.host import WALL_NS
-from tests.simulation.regions import Pending
+from tests.simulation.regions import Pending, naming
 from tests.simulation.roles.machine import DaemonLock, RolePath, RoleSocket, SimulatedDaemonFiles, give, opened
 
 OPENS_FILES: Final = ("replicate.lost.file",)
 """Modules that open what they have a descriptor of."""
 PRIMARY_THERE_S: Final = 5.0
+PIECE_BYTES: Final = 400
+"""Of what is taken back at once."""
 
 
 class _NoLock:
@@ -48,8 +52,9 @@ def _turned(path: Path, pending: Pending) -> None:
     process = DaemonLock.world.kernel.process
     process.check()
     there = process.host.region_at(path)
-    there.commit(pending)
-    there.sync()
+    with naming(str(path)):
+        there.commit(pending)
+        there.sync()
 
 
 def _seqno_of(path: Any, *, region: bytes) -> int:
@@ -72,6 +77,10 @@ def sizes(world: Any) -> Mapping[str, Mapping[str, Any]]:
         "replicate.roles.role": {
             "begin_as_primary": _begin_as_primary, "begin_as_secondary": _begin_as_secondary,
             "forget_patrolled": lambda _path: None,
+        },
+        "replicate.roles.undo": {
+            "pieces_backwards": partial(pieces_backwards, piece_bytes=PIECE_BYTES),
+            "changes_backwards": partial(changes_backwards, piece_bytes=PIECE_BYTES, piece_changes=3),
         },
         "replicate.lost.look": {"last_seqno_of": _seqno_of},
         "replicate.lost.file": {"datetime": moment},

@@ -39,7 +39,7 @@ from tests.simulation.roles.oracle import RoleOracle, lost_in
 from tests.simulation.stage import installed
 from tests.simulation.suppliers.content import Content
 
-LEVEL_S: Final = 240.0
+LEVEL_S: Final = 120.0
 DEPTH_MAX: Final = 8
 """So many threads sleep within one another at most."""
 LOCK_LOOK_S: Final = 0.02
