@@ -6,6 +6,8 @@ Guarantees: as there. Refuses to know: how a bug is found.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -117,12 +119,52 @@ def _lost_file_not_synced() -> list[Change]:
     return [(replicate.lost.keep, "write_lost", write), (replicate.lost.file, "sync_directory", _nothing)]
 
 
+def _no_marker() -> list[Change]:
+    """Nobody knows of a rollback that was killed."""
+
+    def put(path: Path, data: bytes, *more: Any) -> None:
+        if path.name != replicate.roles.rollback.ROLLBACK_MARKER:
+            kept(path, data, *more)
+
+    kept = replicate.roles.rollback.replace_file
+    return [(replicate.roles.rollback, "replace_file", put), (replicate.roles.rollback, "_remove_marker", _nothing)]
+
+
+def _opens_half_rolled_back() -> list[Change]:
+    return [(replicate.door.recovery.opening, "_refuse_half_rolled_back", _nothing)]
+
+
+def _undo_begins_again() -> list[Change]:
+    """A rollback that was killed begins again with all of it, wherever its region stands."""
+
+    def reached(region: Any, to: int) -> int:
+        found = kept(region, to)
+        known.setdefault(region.where, found)
+        return max(found, known[region.where])
+
+    known: dict[str, int] = {}
+    kept = replicate.roles.undo._reached
+    return [(replicate.roles.undo, "_reached", reached)]
+
+
 def _journal_not_cut() -> list[Change]:
     return [(replicate.roles.rollback, "_cut_journal", _nothing)]
 
 
 def _sidecar_not_lowered() -> list[Change]:
     return [(DurableSidecar, "reset", _nothing)]
+
+
+def _incarnation_used_again() -> list[Change]:
+    """Neither a change of the role nor a rollback raises it."""
+
+    def change(self: Any, role: Any, *arguments: Any, **more: Any) -> None:
+        kept(self, role, *arguments, **more)
+        with self._changing() as content:
+            self._store(replace(content, incarnation=content.incarnation - 1))
+
+    kept = Instance.change_role
+    return [(Instance, "change_role", change), (Instance, "raise_incarnation", _nothing)]
 
 
 def _fence_not_kept() -> list[Change]:
@@ -182,8 +224,12 @@ PLANTS: Final[Mapping[str, Callable[[], list[Change]]]] = {
     "a lost file lacks one": _lost_file_lacks_one,
     "a lost file is written behind the undo": _lost_file_behind_the_undo,
     "a lost file is not synced": _lost_file_not_synced,
+    "a rollback leaves no mark": _no_marker,
+    "a half rollback is opened": _opens_half_rolled_back,
+    "a rollback begins again where it did": _undo_begins_again,
     "a rollback cuts no journal": _journal_not_cut,
     "a rollback leaves the durable mark": _sidecar_not_lowered,
+    "an incarnation is used again": _incarnation_used_again,
     "a demotion without checkpoint records": _no_checkpoint_records,
     "a fence is not durable": _fence_not_kept,
     "a fence leaves its pool": _fence_without_its_pool,
@@ -200,8 +246,12 @@ FOUND: Final[Mapping[str, tuple[str, int]]] = {
     "a lost file lacks one": ("roles-liveness", 9),
     "a lost file is written behind the undo": ("roles-liveness", 51),
     "a lost file is not synced": ("roles-liveness", 9),
+    "a rollback leaves no mark": ("roles-safety", 180),
+    "a half rollback is opened": ("roles-safety", 180),
+    "a rollback begins again where it did": ("roles-liveness", 158),
     "a rollback cuts no journal": ("roles-liveness", 9),
     "a rollback leaves the durable mark": ("roles-liveness", 9),
+    "an incarnation is used again": ("roles-liveness", 163),
     "a demotion without checkpoint records": ("roles-safety", 1),
     "a fence is not durable": ("roles-liveness", 9),
     "a fence leaves its pool": ("roles-safety", 18),
