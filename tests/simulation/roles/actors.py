@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import receiver_server.process
 import replicate.door.door
+import replicate.roles.encounters
 import source_server.consumer_state
 import source_server.link
 import source_server.process
@@ -167,7 +168,7 @@ class RoleWriter(AnyWriter):
         size = 400 if is_large else dice.choice([8, 8, 40, 150] if count > 1 or beside else world.climate.sizes)
         for number in range(count):
             self._change(content, by, size, is_first=not number)
-        world.oracle.on_submitted(by, self._flat)
+        world.oracle.on_submitted(self._name, by, self._flat)
         payload, changes = b"".join(self._pieces), 4 * len(self._pieces)
         world.log("commits", by, "".join("?IUD"[op] for op in self._flat[0::4]), len(payload), "large" * is_large)
         if is_large:
@@ -219,7 +220,7 @@ def watched(world: Any) -> Iterator[None]:
     state_class, link_class = source_server.consumer_state.ConsumerState, source_server.link.SourceLink
     kept = SimpleNamespace(
         acknowledged=state_class.acknowledged, send_batch=link_class.send_batch, send_large=link_class.send_large,
-        append=SegmentFile.append, adopt=replicate.door.door.adopt,
+        append=SegmentFile.append, adopt=replicate.door.door.adopt, meet=replicate.roles.encounters.meet,
     )  # fmt: skip
 
     def here() -> str:
@@ -253,12 +254,19 @@ def watched(world: Any) -> Iterator[None]:
         oracle.on_appended(here(), frame)
         return str(kept.adopt(spool, header, frame, catalogue, **more))
 
+    def meet(instance: Any, other: Any) -> Any:
+        found = kept.meet(instance, other)
+        if found is not None and found.is_fenced:
+            oracle.on_fenced(here())
+        return found
+
     watching = replaced(
         (state_class, "acknowledged", acknowledged),
         (link_class, "send_batch", send_batch),
         (link_class, "send_large", send_large),
         (SegmentFile, "append", append),
         (replicate.door.door, "adopt", adopt),
+        (replicate.roles.encounters, "meet", meet),
     )
     with watched_links(world), watching:
         yield

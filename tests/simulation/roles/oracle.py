@@ -74,6 +74,8 @@ class Site:
         """The last number that was reported as durable here, and was not taken back since."""
         self.most = region.seqno
         """The highest that it has ever had."""
+        self.fenced = 0
+        """The incarnation in which it was fenced the last time: there it writes nothing more."""
         self.promised: dict[int, tuple[int, int]] = {}
         """Transactions that a writer here was told of, and no crash since may have taken -> what they are."""
 
@@ -158,6 +160,8 @@ class RoleOracle:
         self.truth: dict[tuple[int, int], tuple[int, str]] = {}
         """(origin, its number) -> chain hash, and why it can be no other one any more."""
         self.submitted: dict[int, Sequence[Any]] = {}
+        self.writers: dict[int, str] = {}
+        """Transaction of an application -> the site where that was."""
         self.spooled: dict[tuple[int, int], int] = {}
         """Of large transactions: (origin, token) -> what its writer calls it."""
         self.may_part = False
@@ -208,7 +212,7 @@ class RoleOracle:
         file = self.file_of(name)
         if writer != name or incarnation != file["incarnation"] or written.kind == Kind.NULL:
             return
-        if file["role"] != "primary" or file.get("successor"):
+        if file["role"] != "primary" or file.get("successor") or self.sites[name].fenced == incarnation:
             raise ViolationError("I11 fenced", f"{name} writes {written}, and its file says {file}")
 
     def read(self, frame: bytes) -> Written:
@@ -271,9 +275,14 @@ class RoleOracle:
 
     # What is told.
 
-    def on_submitted(self, by: int, changes: Sequence[Any]) -> None:
-        """A writer is about to commit these changes."""
+    def on_fenced(self, name: str) -> None:
+        """A daemon there has found that it is superseded."""
+        self.sites[name].fenced = self.file_of(name)["incarnation"]
+
+    def on_submitted(self, name: str, by: int, changes: Sequence[Any]) -> None:
+        """A writer there is about to commit these changes."""
         self.submitted[by] = changes
+        self.writers[by] = name
 
     def on_acknowledged(self, name: str, rows: Iterable[int]) -> None:
         """A writer there was told: committed."""
@@ -333,8 +342,9 @@ class RoleOracle:
                 raise ViolationError("I3 lost", f"{sorted(gone)} were acknowledged by {site.name} and are nowhere")
         if wrong := self.failed & (everywhere | written_off):
             raise ViolationError("I3 failed", f"{sorted(wrong)} were said to have failed, and are there")
-        for name, those in lost.items():
-            if twice := [by for by, count in Counter(those).items() if count > 1]:
+        for name, those in lost.items():  # a third site may follow one primary, the other, and the first one again
+            own = Counter(by for by in those if self.writers[by] == name)
+            if twice := [by for by, count in own.items() if count > 1]:
                 raise ViolationError("I5 conservation", f"{twice} are in two lost files of {name}")
         if at_rest:
             agreed = self.sites[at_rest].has

@@ -253,7 +253,7 @@ FOUND: Final[Mapping[str, tuple[str, int]]] = {
     "a rollback leaves the durable mark": ("roles-liveness", 9),
     "an incarnation is used again": ("roles-liveness", 163),
     "a demotion without checkpoint records": ("roles-safety", 1),
-    "a fence is not durable": ("roles-liveness", 9),
+    "a fence is not durable": ("roles-liveness", 163),
     "a fence leaves its pool": ("roles-safety", 18),
     "a switchover closes no door": ("roles-liveness", 2),
     "a half switchover is forgotten": ("roles-liveness", 3),
