@@ -91,7 +91,8 @@ class DaemonLock:
         try:
             yield
         finally:
-            lock.close()
+            if not lock._process.is_dead:  # its kernel has let go of it
+                lock.close()
 
 
 class SimulatedDaemonFiles:

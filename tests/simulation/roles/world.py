@@ -250,7 +250,9 @@ class RoleWorld(BaseWorld):
     def _judge(self, *, is_at_rest: bool) -> None:
         lost, primary = self.lost_files(), self._primary()
         self.figures["transactions in lost files"] += sum(map(len, lost.values()))
+        # Who takes its role back behind a rollback that was killed has written its lost file already: that stays.
         is_level = is_at_rest and primary is not None and self.oracle.are_alike()
+        is_level = is_level and not self.figures["roles taken back"]
         self.oracle.check_promised(lost, at_rest=primary.name if is_level and primary is not None else "")
         if not self.oracle.may_part and any(lost.values()):
             raise ViolationError("I5 conservation", f"all changes were planned, and {lost} were taken back")
