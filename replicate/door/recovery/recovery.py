@@ -291,7 +291,7 @@ def _csn_before(chain: Chain, last: Segment, regions: list[Region]) -> int:
     if not 1 < first_seqno < last.first_seqno:
         return 0  # of a region that is being added nothing is old
     found = 0
-    reader = ChainReader(chain, first_seqno)
+    reader = ChainReader(chain, max(first_seqno, chain.oldest_seqno()))  # what no region lacks may be pruned
     try:
         while (read := reader.read(BATCH_BYTES_MAX, last.first_seqno - 1)) is not None:
             data = read.commit_frame if isinstance(read, LargeTransaction) else read.data
