@@ -35,7 +35,8 @@ from replicate.filters.selection import PartitionSelection
 from replicate.filters.switch import OFF
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, decode_batch, large_commit_of, read_head
-from replicate.limits import PARTITION_NONE
+from replicate.limits import PARTITION_NONE, PARTITION_STREAM
+from replicate.model.elements import DEFINITION, left_out, misfit
 from replicate.model.moment import wall_ns
 from replicate.model.writers import SUPPLIER
 from replicate.pool import control as word
@@ -306,6 +307,19 @@ class SourceConnection:
             raise refusal(
                 RefuseCode.PARTITION_REFUSED,
                 f"{instance.name} {instance.told_held}, and cannot send all of them",
+            )
+        wants = (PARTITION_STREAM, *restart.partitions).__contains__
+        if restart.partitions and (element := misfit(known.elements, wants)):
+            raise refusal(
+                RefuseCode.PARTITION_REFUSED,
+                f"{peer.name} asks for {element} (partition {known.name(known.place_of(element))}), and not for "
+                f"DEFINITION (partition {known.name(known.place_of(DEFINITION))}), without which it makes no sense",
+            )
+        if restart.partitions and left_out(known.elements, wants) and not self.link.can_leave_out_elements:
+            raise refusal(
+                RefuseCode.TOO_OLD,
+                f"{peer.name} does not ask for {left_out(known.elements, wants)[0]}, and its release knows no "
+                "definitions without that",
             )
         definitions = agreed.known.newest().definitions
         # An instance that was made primary has never put a table there itself.

@@ -51,6 +51,7 @@ from replicate.wire.introduction import check_hello_reply, check_proven, refusal
 from replicate.wire.message import (
     BULK_OVERHEAD_BYTES,
     CHUNK_BYTES,
+    FEATURE_ELEMENTS,
     FEATURE_FILTER,
     FEATURE_LOST,
     FEATURE_PARTITIONS,
@@ -211,6 +212,11 @@ class SourceLink(Link):
         self.next_send_seqno = last + 1
         self.sent_transactions += batch.count
         self.sent_bulk_bytes += len(batch.data) + BULK_OVERHEAD_BYTES
+
+    @property
+    def can_leave_out_elements(self) -> bool:
+        """Whether the peer knows definitions that come without a statement."""
+        return self._both_can(FEATURE_ELEMENTS)
 
     def check_known(self, frames: bytes) -> None:
         """That the peer knows what kinds of frames these are. PeerRefusedError (TOO_OLD) when they hold a transaction

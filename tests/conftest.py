@@ -10,7 +10,8 @@ REPLICATE_SHM_DIR, as it found them (commands and pairs in our process set them)
 Every commit, also those of processes that tests start, is checked against its regions (region/sqlite/capture/check.py).
 What is marked `long` runs with --full alone: more of a kind of which one is in every run. Of what is marked `turns(N)`
 a run has one in N, which the commit chooses, and --full has all; what is `slow` and does not say otherwise has
-turns(3). Who names files has all of theirs. `--left-out N` runs one in N of what a usual run of the commit leaves out.
+turns(5). A run of named files or directories has all of theirs. `--left-out N` runs one in N of what a usual run of the
+commit leaves out.
 Each test's time is taken, and in the long form one that takes long without a reason fails (tests/durations.py).
 Refuses to know: what the tests test.
 """
@@ -40,7 +41,7 @@ os.environ.setdefault("REPLICATE_CHECK_CAPTURE", "1")
 
 SKIPS = Path(__file__).with_name("skips.txt")
 TOGETHER = "tests/spark"
-SLOW_TURNS = 3
+SLOW_TURNS = 5
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Without --full, what is marked `long` or has no turn is deselected. Files with a slow test come first: the small
     ones fill the end of a run by several processes, of which none is then left alone with a long file."""
     if not config.getoption("--full"):
-        is_named = any(".py" in word for word in config.args)
+        is_named = any(Path(word.partition("::")[0]).resolve() != ROOT / "tests" for word in config.args)
         turn = None if is_named else zlib.crc32(commit_of(ROOT).encode())
         in_run = functools.partial(is_in_run, turn=turn, left_out=config.getoption("--left-out"))
         others = [item for item in items if not in_run(item)]

@@ -117,6 +117,7 @@ gc.collect()
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_what_it_forked_outlives_the_server_and_the_server_does_not_outlive_us() -> None:
     program = f"""
 import subprocess, sys
@@ -140,6 +141,7 @@ sys.stdin.read()
     os.kill(forked, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_shell_has_the_command_and_what_it_starts_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs, exit codes and signals pass through; a daemon that it starts is forked, and is nobody's child."""
     (tmp_path / "shm").mkdir()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import has_turn, pytest_collection_modifyitems
+from tests.harness.checkout import ROOT
 
 
 class Item:
@@ -60,7 +61,7 @@ def test_long_ones_are_for_the_full_run_and_files_with_slow_ones_come_first(
     assert config.deselected == deselected
 
 
-@pytest.mark.parametrize(("marks", "turns", "every"), [((), 3, 3), (("slow",), 0, 3), (("slow",), 2, 2)])
+@pytest.mark.parametrize(("marks", "turns", "every"), [((), 3, 3), (("slow",), 0, 5), (("slow",), 2, 2)])
 def test_each_has_its_turn_within_as_many_commits_as_it_says(marks: tuple[str, ...], turns: int, every: int) -> None:
     many: list[Any] = [Item(f"a.py::test[{number}]", *marks, turns=turns) for number in range(60)]
     for item in many:
@@ -75,9 +76,16 @@ def test_others_are_in_every_run(item: Any) -> None:
 
 @pytest.mark.parametrize(
     ("config", "has_all"),
-    [(Config(full=True), True), (Config("tests/a.py"), True), (Config("tests/a.py::test"), True), (Config(), False)],
+    [
+        (Config(full=True), True),
+        (Config("tests/a.py"), True),
+        (Config("tests/a.py::test"), True),
+        (Config("tests/system"), True),
+        (Config(), False),
+        (Config(str(ROOT / "tests")), False),
+    ],
 )
-def test_the_full_run_and_who_names_files_have_all_turns(config: Any, has_all: bool) -> None:
+def test_the_full_run_and_one_of_named_files_or_directories_have_all_turns(config: Any, has_all: bool) -> None:
     marked: list[Any] = [Item(f"a.py::test[{number}]", "slow") for number in range(60)]
     items = list(marked)
     pytest_collection_modifyitems(config, items)

@@ -582,6 +582,12 @@ class Applier:
         body = decode_batch(frame)[2]
         position: Position = large.finish(frame, body, self.session.position)
         if self._decision is None:
+            try:
+                self._routes.check_awaited()
+            except ConflictError as error:
+                self._abandon()
+                named = name_of_large(body[4], large.spool.token)
+                raise stopped(error, large.seqno, self._conflict_directory, named) from error
             self.session.commit_large(large.spool, frame, position, body[6], defines=large.defines)
             done.transactions += 1
             done.batches += 1

@@ -243,10 +243,18 @@ class Merging:
 
     def resolver(self, position: Position) -> tuple[bytes, Position] | None:
         """Our own transaction that has all suppliers remove what the last one has removed here, which comes at
-        `position`: it is done here already. And the position behind it. None where nothing was removed."""
+        `position`: it is done here already. And the position behind it. None where nothing was removed.
+        NotSupportedError while we are restored."""
         removed = self._rows.removed
         if not removed:
             return None
+        if self._is_restoring:
+            # Others may have forgotten the row that gives way, and have another one under its key by now. Ours would be
+            # the later word, and remove that one everywhere.
+            raise NotSupportedError(
+                f"{self._session.door.instance.name} is getting back what it had, and two rows want one unique value",
+                do="Copy it again from a peer, which has all of it: replicate help suppliers",
+            )
         words, stamp, seqno = self._words, self._remover, position.last_seqno + 1
         told = {origin: last for origin, (last, _) in position.chains.items() if origin != stamp.origin}
         seen = [int(Op.SEEN), PARTITION_STREAM, 0, values_of(stamp.origin, told)]

@@ -15,7 +15,7 @@ from typing import Any, Final
 from replicate.door.secondary import ApplySession
 from replicate.errors import DamagedError, HardResyncNeededError, RollbackNeededError, UsageError
 from replicate.journal.record import changes_of
-from replicate.limits import PARTITION_NONE
+from replicate.limits import PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM
 from replicate.model.moves import moves_in
 from replicate.model.region_record import without_making
 from replicate.model.transaction import (
@@ -47,6 +47,7 @@ class Routes:
         self._waiting: frozenset[str] = frozenset()
         self.is_replay = False
         """Whether journals are read as they are: nobody has left out what never leaves its instance."""
+        self._counts_all = not session.door.instance.is_supplier
         self._only: RowsOfRegion | None = None
         """The region that every change is of, where there is but one."""
         self._passed: set[int] = set()
@@ -85,9 +86,12 @@ class Routes:
                 self._know({table_id: definition})
 
     def partition_of(self, table_id: int) -> int | None:
-        """The partition of a table; None when it is not known, or passed over."""
+        """The partition of a table; None when it is not known, or passed over. On a secondary also the one that stands
+        in the place of a table's id, in a change of none. (Among suppliers only what is of tables has a writer.)"""
         definition = self.tables.get(table_id)
-        return None if definition is None or table_id in self._passed else definition.partition
+        if definition is not None:
+            return None if table_id in self._passed else definition.partition
+        return table_id if self._counts_all and PARTITION_STREAM < table_id <= PARTITION_MAX else None
 
     def apply_bodies(self, bodies: Sequence[Any]) -> None:
         """Apply decoded transactions, or one history record. Raises what `RowsOfRegion.apply_all` raises, and
@@ -98,6 +102,12 @@ class Routes:
             self._check_history(History.unpack(bodies[0][PAYLOAD:], bodies[0][1]))
             return
         self.apply_changes(list(chain.from_iterable(map(changes_of, bodies))))
+        self.check_awaited()
+
+    def check_awaited(self) -> None:
+        """At the end of a transaction: as `RowsOfRegion.check_awaited`, in all regions."""
+        for rows in self._session.rows.values():
+            rows.check_awaited()
 
     def apply_single(self, body: Sequence[Any], seqno: int) -> None:
         """Apply one decoded transaction that only changes rows. Raises as `apply_bodies`."""

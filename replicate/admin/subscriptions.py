@@ -16,7 +16,8 @@ from replicate.daemon.files import DaemonFiles
 from replicate.errors import AlreadyRunningError, PermissionRefusedError, UsageError
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
-from replicate.limits import PARTITION_DEFAULT, PARTITION_NONE
+from replicate.limits import PARTITION_DEFAULT, PARTITION_NONE, PARTITION_STREAM
+from replicate.model.elements import DEFINITION, misfit
 from replicate.model.partitions import ALL
 from replicate.model.subscription import Subscription
 
@@ -29,6 +30,8 @@ def set_(instance: Instance, names: Sequence[str]) -> None:
     empty and its Receiver Server may be filling it."""
     _require_secondary(instance)
     wanted = None if [name.upper() for name in names] == [ALL] else numbers_of(instance, names)
+    if wanted is not None:
+        _require_definitions(instance, wanted)
     if _is_empty(instance):
         if wanted != instance.content.held and DaemonFiles(instance.path, RECEIVER).lock.probe() is not None:
             raise AlreadyRunningError(
@@ -87,6 +90,18 @@ def numbers_of(instance: Instance, names: Sequence[str]) -> tuple[int, ...]:
     if not found:
         raise UsageError("no partition is named", do="Name one, or ALL")
     return tuple(sorted(found))
+
+
+def _require_definitions(instance: Instance, wanted: Sequence[int]) -> None:
+    """UsageError for indexes or triggers without the tables that they are of."""
+    known = instance.partitions_now()
+    if element := misfit(known.elements, (PARTITION_STREAM, *wanted).__contains__):
+        raise UsageError(
+            f"{element} would come (partition {known.name(known.place_of(element))}) without DEFINITION: nothing tells "
+            "that the tables are there which it is of",
+            where=str(instance.path),
+            do=f"Subscribe to partition {known.name(known.place_of(DEFINITION))}, too; or have {element} elsewhere",
+        )
 
 
 def _is_empty(instance: Instance) -> bool:

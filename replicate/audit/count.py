@@ -73,7 +73,7 @@ class Counts:
     def _add_frames(self, frames: Frames) -> None:
         data, places, chooser, catalogue = frames
         wanted = chooser.selection
-        simple = wanted.key is None and wanted.comment is None
+        simple = wanted.key is None and wanted.comment is None and not wanted.elements
         span_us, at_head = self._span_us, AUDITED.unpack_from
         changes = self._changes
         singles: Counter[tuple[int, int, Any]] = Counter()

@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from replicate.audit.read import Frames, Match, StretchReader, match_of, matches_backwards
-from replicate.audit.selection import Selection, TableName, key_named, ops_named, origins_named, tables_named
+from replicate.audit.selection import Selection, TableName, key_named, ops_named, ops_of, origins_named, tables_named
 from replicate.audit.verify import verify_chain
 from replicate.errors import (
     DamagedError,
@@ -34,6 +34,7 @@ from replicate.journal.frame import FRAME_HEAD_BYTES
 from replicate.journal.record import read_head
 from replicate.journal.salvage import BadPlace, last_standing, salvaged
 from replicate.journal.tail import LOOKS, Damaged, ScanResult, classify_tail, goes_on
+from replicate.model.elements import recorded_named
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import U64_MAX
 
@@ -42,7 +43,7 @@ from replicate.model.vector import U64_MAX
 class Query:
     """What is asked for. `first_seqno`, `last_seqno`: None for the oldest and the newest there is. Csns: see Selection.
     `tables`, `origins`, `ops`, `key`: as an operator names them. `last_count`: of all that, only the last so many.
-    `partitions`: their numbers."""
+    `partitions`: their numbers. `elements`: audit elements, as an operator names them."""
 
     first_seqno: int | None = None
     last_seqno: int | None = None
@@ -55,6 +56,7 @@ class Query:
     key: tuple[str, ...] | None = None
     comment: str | None = None
     partitions: tuple[int, ...] = ()
+    elements: tuple[str, ...] = ()
 
     def check(self) -> None:
         """UsageError where something ends before it begins."""
@@ -79,8 +81,9 @@ class Query:
             if self.key is not None:
                 (name,) = tables
                 key = key_named(self.key, found.in_force()[name])
-        ops, partitions = ops_named(self.ops), frozenset(self.partitions)
-        return Selection(self.first_csn, self.last_csn, tables, origins, ops, key, self.comment, partitions)
+        elements, partitions = recorded_named(self.elements), frozenset(self.partitions)
+        ops = ops_of(elements, ops_named(self.ops))
+        return Selection(self.first_csn, self.last_csn, tables, origins, ops, key, self.comment, partitions, elements)
 
 
 @dataclass(frozen=True, slots=True)

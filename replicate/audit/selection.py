@@ -17,14 +17,24 @@ from typing import Any, Final
 
 from replicate.errors import JournalDamagedError, NotFoundError, UsageError
 from replicate.limits import PARTITION_MAX
+from replicate.model.elements import COMMENT, DATA, DEFINITION, SECTION, STORAGE
 from replicate.model.transaction import History, Op, TableDefinition, changed_of
 from replicate.model.vector import U64_MAX
+from replicate.region.sqlite.sql.elements import element_of_text
 
 TableName = tuple[str, str, str]
 """Region, owner, table."""
 _TABLES_NAMED_MAX = 12
 _ROWS: Final = (Op.INSERT, Op.UPDATE, Op.DELETE)
 _OF_TABLES: Final = (*_ROWS, Op.SEQUENCE, Op.DEFINE)
+_OF_PARTITIONS: Final = frozenset((Op.COMMENT, Op.SCHEMA))
+_OF_ELEMENTS: Final = {
+    DATA: (*_ROWS, Op.SEQUENCE, Op.SCHEMA),  # a counter that no table has travels as a text
+    COMMENT: (Op.COMMENT,),
+    DEFINITION: (Op.SCHEMA, Op.DEFINE),
+    STORAGE: (Op.SCHEMA,),
+    SECTION: (Op.SCHEMA,),
+}
 _BLOB: Final = re.compile(r"[xX]'((?:[0-9a-fA-F]{2})*)'")
 
 KeyValue = frozenset[tuple[type, Any]]
@@ -35,7 +45,8 @@ KeyValue = frozenset[tuple[type, Any]]
 class Selection:
     """Transactions with a csn from `first_csn` to `last_csn`, of one of `origins` (none: all), with a comment that
     contains `comment` (None: with or without); and of these the changes of `tables` (none: all), of tables in one of
-    `partitions` (none: any), of `ops` (none: all), of rows whose `key` (None: any) is one of those before or after."""
+    `partitions` (none: any), of `ops` (none: all), of rows whose `key` (None: any) is one of those before or after, of
+    one of the audit `elements` (none: any). What is of those narrows `ops`, too (`ops_of`)."""
 
     first_csn: int = 0
     last_csn: int = U64_MAX
@@ -45,6 +56,7 @@ class Selection:
     key: tuple[KeyValue, ...] | None = None
     comment: str | None = None
     partitions: frozenset[int] = frozenset()
+    elements: frozenset[str] = frozenset()
 
     @property
     def is_everything(self) -> bool:
@@ -104,8 +116,10 @@ class Chooser:
             marks = ids
         elif wanted.ops:
             marks = [bytes([op, 0xCE if op in _OF_TABLES else 0]) for op in wanted.ops]
-            if Op.COMMENT in wanted.ops:  # its id is its partition, or a table that was put into another one
-                marks += [bytes([Op.COMMENT, number]) for number in (*range(1, PARTITION_MAX + 1), 0xCE)]
+            for op in wanted.ops & _OF_PARTITIONS:  # its id is its partition
+                marks += [bytes([op, number]) for number in range(1, PARTITION_MAX + 1)]
+            if Op.COMMENT in wanted.ops:  # or a table that was put into another one
+                marks.append(bytes([Op.COMMENT, 0xCE]))
         else:
             return None
         return re.compile(b"|".join(map(re.escape, sorted(marks))) if marks else rb"(?!)")
@@ -114,6 +128,8 @@ class Chooser:
         """Whether a flat change is asked for. JournalDamagedError for a row that is none."""
         wanted = self.selection
         if wanted.ops and op not in wanted.ops:
+            return False
+        if wanted.elements and op == Op.SCHEMA and element_of_text(values[0]) not in wanted.elements:
             return False
         if wanted.by_table and (op not in _OF_TABLES or ident not in self.table_ids):
             return False
@@ -211,6 +227,19 @@ def ops_named(words: Iterable[str]) -> frozenset[Op]:
             raise UsageError(f"there is no operation {word!r}", do=f"Say {', '.join(op.name.lower() for op in Op)}")
         found.add(Op[word.upper()])
     return frozenset(found)
+
+
+def ops_of(elements: Collection[str], ops: frozenset[Op]) -> frozenset[Op]:
+    """Of `ops` (none: all) those that may be of one of the audit elements (none: any). UsageError where none can be."""
+    if not elements:
+        return ops
+    found = frozenset(op for element in elements for op in _OF_ELEMENTS[element])
+    if ops and not ops & found:
+        raise UsageError(
+            f"nothing of {' and '.join(sorted(elements))} is {' or '.join(sorted(op.name.lower() for op in ops))}",
+            do="Name one of --op and --element only",
+        )
+    return ops & found if ops else found
 
 
 def origins_named(wanted: Iterable[str], known: Collection[History]) -> frozenset[int]:

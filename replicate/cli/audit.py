@@ -17,7 +17,7 @@ import click
 from replicate.cli.common import LOOKS, Noun, emit, emit_lines, open_instance, wants_json
 from replicate.cli.engine import sessions_for
 from replicate.cli.words import partitions as known_partitions
-from replicate.cli.words import tables_of_journal
+from replicate.cli.words import recorded_elements, tables_of_journal
 from replicate.errors import DamagedError, UsageError
 
 if TYPE_CHECKING:
@@ -64,6 +64,14 @@ _OPTIONS = (
         shell_complete=known_partitions,
         help="Only changes of tables in that partition, by its name or number.",
     ),
+    click.option(
+        "--element",
+        "elements",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=recorded_elements,
+        help="Only changes of that audit element: DATA, COMMENT, DEFINITION, STORAGE, SECTION.",
+    ),
     click.option("--key", "keys", metavar="VALUE,…", help="Only of the row with that key, before or after the change."),
 )
 _JOURNALS = click.option(
@@ -99,6 +107,7 @@ def selecting(verb: Verb) -> Verb:
         ops: tuple[str, ...],
         tables: tuple[str, ...],
         partitions: tuple[str, ...],
+        elements: tuple[str, ...],
         keys: str | None,
         **rest: Any,
     ) -> Any:
@@ -118,6 +127,7 @@ def selecting(verb: Verb) -> Verb:
             key=None if keys is None else _words(keys),
             comment=comment,
             partitions=tuple(map(_partition, partitions)),
+            elements=elements,
         )
         query.check()
         return verb(query=query, **rest)
@@ -171,6 +181,8 @@ def _by_spark(journals: AskedJournals, query: Query, row: tuple[str, ...] | None
     from update_process.replay.audited import SparkFound
 
     assert journals.spark is not None
+    if query.elements:
+        raise UsageError("Spark does not tell audit elements apart", do="Leave --engine out, or say --op schema")
     if len(journals.names) != 1:
         raise UsageError("Spark is asked about one archive", do="Name it with --journal; or leave --engine out")
     with tempfile.TemporaryDirectory(prefix="replicate-audit-") as stage, journals.spark() as spark:

@@ -238,7 +238,9 @@ def _lines(found: InstanceComparison) -> Iterator[str]:
 
 def _region_lines(region: str, comparison: Comparison, found: InstanceComparison) -> Iterator[str]:
     for schema in comparison.schema:
-        yield f"  {schema.kind} {region}.{schema.name}: {_or_missing(schema.first)} | {_or_missing(schema.second)}"
+        left_out = " (left out, its element is not in both)" if schema.left_out else ""
+        texts = f"{_or_missing(schema.first)} | {_or_missing(schema.second)}"
+        yield f"  {schema.kind} {region}.{schema.name}: {texts}{left_out}"
     for table in comparison.tables:
         reason = f" ({table.reason})" if table.reason else ""
         rows = "" if table.status.name == "LEFT_OUT" else f", {table.rows_first} rows"

@@ -1,4 +1,4 @@
-"""`replicate partition create|drop|assign|give|share|leave|list|default|comments|limit`."""
+"""`replicate partition create|drop|assign|give|share|leave|list|default|comments|element|limit`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance, plain
 from replicate.cli.roles import timeout_option
-from replicate.cli.words import partitions, tables_of_journal
+from replicate.cli.words import elements, partitions, tables_of_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -146,6 +146,7 @@ def leave(name: str, timeout_s: float) -> None:
 def list_(shows_tables: bool) -> None:
     """List the partitions, and how many tables each has."""
     from replicate.admin.partitions import tables_of
+    from replicate.model.elements import elements_in
     from replicate.roles.writing import written
 
     opened = open_instance(LOOKS)
@@ -157,6 +158,7 @@ def list_(shows_tables: bool) -> None:
             [f"{region}.{table}" for region, table in found.get(number, [])],
             number == known.default,
             number == known.comments,
+            elements_in(known.elements, number),
         )
         for number in sorted({*known.names, *found, *({known.default, known.comments} - {0})})
     ]
@@ -192,6 +194,26 @@ def comments(name: str) -> None:
 
 
 @partition.command()
+@click.argument("element", shell_complete=elements)
+@click.argument("name", shell_complete=partitions)
+def element(element: str, name: str) -> None:
+    """Put an audit element (DEFINITION, STORAGE or SECTION) into the partition NAME. ALL: everybody gets it.
+
+    DEFINITION is what makes, changes and drops tables and views, STORAGE indexes and statistics, SECTION triggers.
+    Where DEFINITION is, the other two are, unless they are put elsewhere. A secondary that does not subscribe to that
+    partition gets rows without it from then on."""
+    from replicate.admin.partitions import place_element
+    from replicate.model.elements import element_named
+
+    known = place_element(open_instance(), element, name)
+    named = element_named(element)
+    lines = [_said(known, named)]
+    if known.place_of(named):
+        lines.append("a secondary with some partitions gets it no more, unless it subscribes to that one, too")
+    emit(known.pack(), lines)
+
+
+@partition.command()
 @click.argument("number", type=int, metavar="N")
 def limit(number: int) -> None:
     """Have N partitions at most, 63 being the most."""
@@ -206,10 +228,15 @@ def _changed(how: Callable[[Partitions], Partitions], what: str) -> None:
 
 
 def _said(known: Partitions, what: str) -> str:
+    from replicate.model.elements import PLACED
+
     if what == "limit":
         return f"at most {known.limit} partitions"
     if what == "default":
         return f"tables that are created from now on belong to partition {known.name(known.default)}"
+    if what in PLACED:
+        place = known.place_of(what)
+        return f"{what} belongs to partition {known.name(place)}" if place else f"{what} goes to everybody"
     return (
         f"comments belong to partition {known.name(known.comments)}" if known.comments else "comments go to everybody"
     )
@@ -221,6 +248,7 @@ class _ListedPartition(NamedTuple):
     tables: list[str]
     default: bool
     comments: bool
+    elements: list[str]
 
 
 def _writer(number: int, writers: Sequence[Written]) -> dict[str, object]:
@@ -244,4 +272,5 @@ def _counted(count: int) -> str:
 
 
 def _noted(row: _ListedPartition) -> str:
-    return ", ".join(text for text, is_so in (("new tables", row.default), ("comments", row.comments)) if is_so)
+    noted = [text for text, is_so in (("new tables", row.default), ("comments", row.comments)) if is_so]
+    return ", ".join([*noted, *row.elements])

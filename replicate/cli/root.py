@@ -35,6 +35,7 @@ from replicate.cli.replay import replay
 from replicate.cli.replica import replica
 from replicate.cli.roles import demote, promote, rollback
 from replicate.cli.ruv import ruv
+from replicate.cli.schema import schema
 from replicate.cli.scr import scr
 from replicate.cli.scrub import scrub
 from replicate.cli.seed import seed
@@ -82,8 +83,8 @@ def root() -> None:
 
 
 for _verb in (
-    instance, region, partition, subscription, replica, peer, source, receiver, update, seed, switchover, promote,
-    demote, rollback, lost, conflict, status, watch, web, wait, statistics, digest, compare, scr, ruv, journal, audit,
-    config, certificate, archive, replay, rebuild, packet, epochs, scrub, bench, completion, help_,
+    instance, region, partition, subscription, schema, replica, peer, source, receiver, update, seed, switchover,
+    promote, demote, rollback, lost, conflict, status, watch, web, wait, statistics, digest, compare, scr, ruv, journal,
+    audit, config, certificate, archive, replay, rebuild, packet, epochs, scrub, bench, completion, help_,
 ):  # fmt: skip
     root.add_command(_verb)

@@ -134,9 +134,14 @@ def _rows(opened: Instance, only: tuple[int, ...] = ()) -> list[_Subscribed]:
 
 
 def _lines(opened: Instance, rows: list[_Subscribed]) -> list[str]:
+    from replicate.admin.schema_run import own_elements
+
     if opened.content.subscription is None and opened.content.held is None:
         return ["all partitions"]
     lines = columns([row.name, f"number {row.number}", row.state] for row in rows)
+    if own := own_elements(opened):
+        named = " and ".join((", ".join(own[:-1]), own[-1]) if len(own) > 1 else own)
+        lines.append(f"without {named}: schema changes of that kind are its own (replicate help partitions)")
     waits = [row.name for row in rows if row.state in (WAITS, LOADING)]
     if waits:
         lines.append(f"next: replicate -i {opened.named} seed{''.join(f' --partition {name}' for name in waits)}")

@@ -71,6 +71,18 @@ def _partitions(ctx: click.Context) -> Iterable[str]:
     return [*_content(ctx).partitions.names.values(), "NONE"]
 
 
+def _elements(_ctx: click.Context) -> Iterable[str]:
+    from replicate.model.elements import PLACED
+
+    return PLACED
+
+
+def _recorded_elements(_ctx: click.Context) -> Iterable[str]:
+    from replicate.model.elements import RECORDED
+
+    return RECORDED
+
+
 def _codes(_ctx: click.Context) -> Iterable[str]:
     from replicate.errors import ERRORS
     from replicate.model.findings import CODES
@@ -98,6 +110,8 @@ peers = _completer(lambda ctx: [peer.name for peer in _content(ctx).peers])
 regions = _completer(lambda ctx: [region.name for region in _content(ctx).regions])
 tables_of_journal = _completer(_tables)
 partitions = _completer(_partitions)
+elements = _completer(_elements)
+recorded_elements = _completer(_recorded_elements)
 findings = _completer(_codes)
 settings = _completer(_settings)
 assignments = _completer(_assignments)

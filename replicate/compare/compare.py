@@ -24,6 +24,7 @@ from replicate.door.snapshot import Snapshot, door_of, take_snapshot
 from replicate.door.wait import poll_until
 from replicate.errors import NotFoundError, TryAgainError, UsageError, WrongNetworkError
 from replicate.instance.instance import Instance
+from replicate.model.elements import left_out
 from replicate.pool import control as word
 from replicate.region.sqlite import digest as digests
 from replicate.region.sqlite.digest import Comparison, RegionDigest
@@ -67,6 +68,8 @@ class InstanceDigest:
     waiting: tuple[str, ...] = ()
     vector: str = ""
     """Of a supplier, whose numbers are its own: what stands for its vector there."""
+    elements: tuple[str, ...] = ()
+    """Audit elements that it does not get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class RegionComparison:
         """What differs, by name."""
         if self.comparison is None:
             return (f"region {self.region}",)
-        schema = (f"the schema of {self.region}",) if self.comparison.schema else ()
+        schema = (f"the schema of {self.region}",) if self.comparison.schema_differs else ()
         unequal = (one.table for one in self.comparison.tables if one.differs)
         return (*schema, *(f"{self.region}.{table}" for table in unequal))
 
@@ -152,6 +155,7 @@ def digest(instance: Instance, *, at: int | None = None, timeout_s: float, told:
             str(uuid.UUID(bytes=instance.content.network)),
             waiting=door.instance.waiting,
             vector=_told_vector(snapshot) if door.instance.is_supplier else "",
+            elements=tuple(left_out(instance.content.partitions.elements, instance.content.holds)),
         )
 
 
@@ -372,6 +376,14 @@ def _reached(door: Door, seqno: int) -> Callable[[], bool]:
     return lambda: bool(words[word.LAST_SEQNO] >= seqno)
 
 
+def not_in_both(first: Instance, second: Instance) -> frozenset[str]:
+    """The audit elements that one of them does not get. One of them may not have been told where they are."""
+    places = [one.content.partitions.elements for one in (first, second)]
+    return frozenset(
+        element for one in (first, second) for elements in places for element in left_out(elements, one.content.holds)
+    )
+
+
 def _compared(
     first: Instance,
     second: Instance,
@@ -397,6 +409,13 @@ def _compared(
                 digests.tables_without_rows(connection, instance.content.holds)
                 for instance, connection in ((first, here), (second, there))
             ]
-            found = digests.compare(here, there, limit=limit, progress=progress(name), left_out=absent[0] | absent[1])
+            found = digests.compare(
+                here,
+                there,
+                limit=limit,
+                progress=progress(name),
+                left_out=absent[0] | absent[1],
+                elements=not_in_both(first, second),
+            )
             regions.append(RegionComparison(name, "", found))
     return InstanceComparison(first.name, second.name, one.seqno, tuple(regions))

@@ -13,6 +13,7 @@ from typing import Any
 
 from replicate.compare.compare import DIGEST_FORMAT, InstanceDigest
 from replicate.errors import FormatUnknownError, UsageError, WrongNetworkError
+from replicate.model.elements import DEFINITION
 from replicate.region.sqlite.digest import SEQUENCES, RegionDigest, TableDigest
 
 HOW = "Make it on the other host with: replicate -i OTHER --json digest >FILE"
@@ -36,7 +37,7 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class DigestComparison:
     """Two instances at the transaction `seqno`; `tables` were looked at. `left_out`: REGION.TABLE of those whose rows
-    are not in both."""
+    are not in both, and schemas of which some audit element is not."""
 
     first: str
     second: str
@@ -75,6 +76,7 @@ def parse_digest(text: str, *, where: str) -> InstanceDigest:
             _text(made["network"]),
             waiting=tuple(_text(name) for name in made.get("waiting", ())),
             vector=_text(made.get("vector", "")),
+            elements=tuple(_text(name) for name in made.get("elements", ())),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise UsageError("this is no digest of an instance", where=where, do=HOW) from None
@@ -120,6 +122,8 @@ def compare_digests(first: InstanceDigest, second: InstanceDigest) -> DigestComp
     here, there = dict(first.regions), dict(second.regions)
     differences: list[Difference] = []
     left_out: list[str] = []
+    schemas: list[str] = []
+    elements = frozenset((*first.elements, *second.elements))
     tables = 0
     for name in dict.fromkeys([*here, *there]):
         one, other = here.get(name), there.get(name)
@@ -127,26 +131,41 @@ def compare_digests(first: InstanceDigest, second: InstanceDigest) -> DigestComp
             differences.append(Difference(name, "region", one.digest if one else None, other.digest if other else None))
             continue
         tables += len(one.tables)
-        differences += _region_differences(name, one, other)
-        left_out += [f"{name}.{table.table}" for table in (*one.tables, *other.tables) if not table.digest]
-    left_out = list(dict.fromkeys(left_out))
+        differences += _region_differences(name, one, other, elements)
+        left_out += [f"{name}.{table}" for table in _left_out(one, other, elements)]
+        schemas += [f"the schema of {name}"] if elements and one.schema != other.schema else []
     found = tuple(differences)
     return DigestComparison(
-        first.instance, second.instance, first.seqno, tables - len(left_out), found, tuple(left_out)
+        first.instance, second.instance, first.seqno, tables - len(left_out), found, (*left_out, *schemas)
     )
 
 
-def _region_differences(region: str, one: RegionDigest, other: RegionDigest) -> list[Difference]:
+def _left_out(one: RegionDigest, other: RegionDigest, elements: frozenset[str]) -> list[str]:
+    """The tables that say nothing: without their rows in one of them, or, where definitions do not come, only there."""
+    names = {table.table: not table.digest for table in (*one.tables, *other.tables)}
+    names |= {table.table: True for table in (*one.tables, *other.tables) if not table.digest}
+    if DEFINITION in elements:
+        alone = {table.table for table in one.tables} ^ {table.table for table in other.tables}
+        names |= dict.fromkeys(alone - {SEQUENCES}, True)
+    return [name for name, is_out in names.items() if is_out]
+
+
+def _region_differences(
+    region: str, one: RegionDigest, other: RegionDigest, elements: frozenset[str]
+) -> list[Difference]:
     here = {table.table: f"{table.rows} rows, {table.digest}" for table in one.tables}
     there = {table.table: f"{table.rows} rows, {table.digest}" for table in other.tables}
-    absent = {table.table for table in (*one.tables, *other.tables) if not table.digest}
+    absent = set(_left_out(one, other, elements))
     if absent:
         absent.add(SEQUENCES)  # counters of those tables are in one of them
     found = [
         Difference(region, name, here.get(name), there.get(name))
         for name in dict.fromkeys([*here, *there])
-        if here.get(name) != there.get(name) and not (name in absent and name in here and name in there)
+        if here.get(name) != there.get(name)
+        and not (name in absent and (DEFINITION in elements or (name in here and name in there)))
     ]
+    if elements:
+        return found
     if one.schema != other.schema:
         found.append(Difference(region, "schema", one.schema, other.schema))
     if not found and not absent and one.digest != other.digest:

@@ -154,6 +154,7 @@ def _partitions(instance: Instance, view: SourceView, catalogue: Catalogue) -> t
     known = instance.partitions_now()
     if used <= {PARTITION_DEFAULT} and content.held is None and known == ONLY_DEFAULT:
         return ()
+    used |= set(known.elements.values())
     named = {one.origin.key: one for one in view.histories}
     found = last_of_each(make_chain(instance), position.last_seqno, {one for one in used if content.holds(one)})
     newest = max(view.histories, key=lambda one: one.seqno)

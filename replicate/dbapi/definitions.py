@@ -8,6 +8,7 @@ Leaves to others: taking the region, and committing (dbapi/transaction.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import apsw
@@ -17,13 +18,17 @@ from replicate.dbapi.region_tables import RegionTables
 from replicate.dbapi.regions import Regions
 from replicate.dbapi.returned_rows import Rows
 from replicate.errors import NotSupportedError
+from replicate.limits import PARTITION_STREAM
+from replicate.model.elements import DEFINITION
+from replicate.model.transaction import TableDefinition
 from replicate.region.sqlite.apply.statements import LEGACY_ALTER
-from replicate.region.sqlite.capture.capture import Mark
+from replicate.region.sqlite.capture.capture import Capture, Mark
 from replicate.region.sqlite.capture.tables import read_table_map
 from replicate.region.sqlite.definable import check_definable, check_travelling
 from replicate.region.sqlite.guards import install_guards
 from replicate.region.sqlite.schema import ROWID_NAMES, guarded_tables, record_definitions, rowid_name
-from replicate.region.sqlite.sql.names import quote
+from replicate.region.sqlite.sql.elements import element_of
+from replicate.region.sqlite.sql.names import fold, quote
 from replicate.region.sqlite.sql.statements import Statement, qualifies
 from replicate.region.sqlite.wide import read_rows
 
@@ -78,6 +83,7 @@ class Definitions:
         if capture.restless:
             regions.settle()
         mark: Mark | None = None
+        emptied: Capture | None = None
         saved = False
         regions.inside = True
         try:
@@ -86,6 +92,7 @@ class Definitions:
             mark = capture.mark()
             connection.execute("SAVEPOINT _replicate_define")  # refused while a writing statement calls us
             saved = True
+            emptied = self._tell_of_rows(statement)
             versions = {schema: regions.schema_version(schema) for schema in regions.schemas}
             regions.inside = False
             cursor.execute(statement.text, bindings)
@@ -103,6 +110,8 @@ class Definitions:
                 connection.execute("ROLLBACK TO _replicate_define")
                 connection.execute("RELEASE _replicate_define")
                 capture.cut(mark)
+            if emptied is not None:
+                emptied.hear_again()
             raise
         finally:
             regions.inside = capture.deaf = False
@@ -110,6 +119,38 @@ class Definitions:
         connection.set_last_insert_rowid(last_rowid)
         regions.own_changes += connection.total_changes() - before
         return rows
+
+    def _tell_of_rows(self, statement: Statement) -> Capture | None:
+        """Where definitions have a partition, the rows of a table that is dropped are told of: a secondary that does
+        not hear of the statement keeps the table, and would take them for rows of the next one of its name."""
+        regions = self._regions
+        if (statement.keyword, statement.kind) != ("DROP", "TABLE") or not regions.partitions().place_of(DEFINITION):
+            return None
+        connection = regions.connection
+        rows: list[Any] = connection.execute(
+            "SELECT schema, name FROM pragma_table_list(?1)", (statement.name,)
+        ).fetchall()
+        found = dict(rows)
+        order = [str(name) for (name,) in connection.execute("SELECT name FROM pragma_database_list ORDER BY seq")]
+        if statement.schema:
+            order = [name for name in order if fold(name) == statement.schema]
+        schema = next((name for name in ("temp", *order) if name in order and name in found), "")
+        if schema not in regions.schemas:
+            return None
+        capture = regions.capture_of(schema)
+        table = capture.tables.tables.get(found[schema])
+        if table is None:  # a virtual one
+            return None
+        capture.delete_all(found[schema], self._rows_of(table.definition, schema))
+        return capture
+
+    def _rows_of(self, definition: TableDefinition, schema: str) -> Iterable[Any]:
+        """The images of all rows of a table, in the order of its key."""
+        hidden = rowid_name([column.name for column in definition.columns]) or ROWID_NAMES[0]
+        names = ([hidden] if definition.rowid else []) + [quote(c.name) for c in definition.columns]
+        key = ", ".join(names[ordinal] for ordinal in definition.key)
+        source = f"FROM {quote(schema)}.{quote(definition.table)} ORDER BY {key}"
+        return read_rows(self._regions.connection, names, source, can_cache=False)
 
     def _capture(self, statement: Statement, schema: str) -> None:
         """The schema has changed under the region lock: the statement's text travels, then what it made of the
@@ -125,23 +166,20 @@ class Definitions:
                 ).get
             )
             check_travelling(text, where=regions.region)  # its columns may bear names that stand in no statement
+        known = regions.partitions()
+        place = known.place_of(element_of(statement)) if known.elements else PARTITION_STREAM
         on, off = LEGACY_ALTER if statement.keyword == "ALTER" and self._legacy() else ("", "")
         for one in (on, text, off):
             if one:
-                capture.statement(one)
+                capture.statement(one, place)
         if statement.kind == "TABLE":
             install_guards(connection, guarded_tables(connection, schema), schema)
-        default = regions.partitions().default
-        recorded = record_definitions(connection, region=capture.region, schema=schema, default=default)
+        recorded = record_definitions(connection, region=capture.region, schema=schema, default=known.default)
         capture.redefine(recorded.changed, read_table_map(connection, recorded.definitions, schema))
         self._tables.forget(schema)
         if statement.selects or statement.kind == "VIRTUAL TABLE":  # no hook told of these rows, or it was not heard
             for definition in recorded.changed:
-                hidden = rowid_name([column.name for column in definition.columns]) or ROWID_NAMES[0]
-                names = ([hidden] if definition.rowid else []) + [quote(c.name) for c in definition.columns]
-                key = ", ".join(names[ordinal] for ordinal in definition.key)
-                source = f"FROM {quote(schema)}.{quote(definition.table)} ORDER BY {key}"
-                capture.insert(definition.table, read_rows(connection, names, source, can_cache=False))
+                capture.insert(definition.table, self._rows_of(definition, schema))
 
     def _legacy(self) -> bool:
         return bool(self._regions.connection.config(apsw.SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, -1))

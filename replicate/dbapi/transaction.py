@@ -29,6 +29,7 @@ from replicate.dbapi.returned_rows import Rows, keep_rows
 from replicate.dbapi.savepoints import Savepoints
 from replicate.dbapi.stage import TRANSITIONS, Act, Stage, TransactionStep
 from replicate.errors import NotSupportedError, ReplicateError
+from replicate.model.elements import DEFINITION
 from replicate.region.sqlite.capture.capture import Mark
 from replicate.region.sqlite.sql import pragmas
 from replicate.region.sqlite.sql.names import quote
@@ -364,7 +365,7 @@ class ConnectionTransaction:
             cursor.execute(statement.text, bindings)
             schema = regions.name_of(statement.schema)
             text = statement.text if schema == "main" else statement.as_main(schema)
-            regions.capture_of(schema).statement(text)
+            regions.capture_of(schema).statement(text, regions.partitions().place_of(DEFINITION))
         except BaseException as error:
             self._after_failure(mark, statement, error, fresh=False, own=own)
             raise

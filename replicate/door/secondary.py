@@ -242,9 +242,9 @@ class ApplySession:
             raise
         self._committed(position)
 
-    def keep(self) -> None:
+    def keep(self, *, defines: bool = False) -> None:
         """Commit what was changed since `begin` in the regions that is nobody else's business: it stands in no journal.
-        A failure leaves everything as it was, and is an error of ours."""
+        `defines`: the schema is among it. A failure leaves everything as it was, and is an error of ours."""
         try:
             for applier in self.rows.values():
                 applier.settle_own_counters()
@@ -253,6 +253,7 @@ class ApplySession:
             for one in self._open:
                 with KIND.naming(one.where):
                     one.region.commit()
+            self._note_schema(defines)
         except BaseException:
             self.rollback()
             raise
@@ -448,6 +449,7 @@ class ApplySession:
             if partition != PARTITION_STREAM
         ]
         for applier in self.rows.values():
+            applier.check_awaited()
             applier.settle_own_counters()
         slot = position.last_seqno if self._shares else 0
         for one in self._open:

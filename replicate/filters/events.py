@@ -24,6 +24,7 @@ import msgpack
 
 from replicate.errors import DamagedError, FormatUnknownError, JournalDamagedError
 from replicate.filters.form import Form, Layout, json_event, json_value, msgpack_event, refuse, shown
+from replicate.limits import PARTITION_STREAM
 from replicate.model.moment import iso, wall_us
 from replicate.model.transaction import (
     Op,
@@ -177,7 +178,8 @@ class EventWriter:
                 {"op": "sequence", "region": definition.region, "table": definition.table, "old": old, "new": new}
             )
         if op == Op.SCHEMA:
-            return self._event({"op": "schema", "region": argument, "sql": values[0]})
+            place = {"partition": table_id} if table_id else {}
+            return self._event({"op": "schema", "region": argument, "sql": values[0], **place})
         if op == Op.DEFINE:
             definition = TableDefinition.unpack(values)
             self.tables.define(definition)
@@ -226,8 +228,9 @@ def read_change(event: Any, tables: Tables) -> bytes:
     op = _OPS.get(event["op"])
     if op is None:
         raise refuse(f"there is no op {shown(event['op'])}")
-    if event.keys() != _FIELDS[op]:
-        odd = ", ".join(sorted(map(str, event.keys() ^ _FIELDS[op])))
+    odd_fields = event.keys() ^ _FIELDS[op]
+    if odd_fields and (op != Op.SCHEMA or odd_fields != {"partition"}):  # it has one where its element has
+        odd = ", ".join(sorted(map(str, odd_fields)))
         raise refuse(f"an event {event['op']} has fields too many or too few: {shown(odd)}")
     change = _row(op, event, tables) if op in _ROWS else _other(op, event, tables)
     if change is None:
@@ -274,7 +277,7 @@ def _packed(op: int, event: Mapping[str, Any], tables: Tables) -> list[Any]:
     if op == Op.SEQUENCE:
         return [op, tables.named(event).definition.table_id, 0, [event["old"], event["new"]]]
     if op == Op.SCHEMA:
-        return [op, 0, event["region"], [event["sql"]]]
+        return [op, event.get("partition", PARTITION_STREAM), event["region"], [event["sql"]]]
     if op == Op.COMMENT:
         return [op, 0, 0, [event["text"]]]
     if op == Op.REGION:

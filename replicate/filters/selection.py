@@ -4,8 +4,9 @@ A transaction of such rows only becomes a NULL record of its number and hash. Of
 sections go that are wanted; of one from before there were partitions, or that a filter has told in other words, the
 wanted changes go in other words.
 
-Guarantees: definitions, schema changes and comments for everybody always go; each number goes exactly once; the order
-of changes stays; what is wanted as a whole goes byte for byte.
+Guarantees: definitions always go, and so does what names no partition (comments for everybody, schema changes whose
+audit element has none); each number goes exactly once; the order of changes stays; what is wanted as a whole goes byte
+for byte.
 Refuses to know: sockets, journals, who wants what and may have it. Pure: one for each stream, in order from its
 beginning.
 """

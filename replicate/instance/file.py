@@ -28,6 +28,7 @@ from replicate.errors import (
     UsageError,
 )
 from replicate.limits import FORMAT_VERSION, NAME_PATTERN, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM, REGIONS_MAX
+from replicate.model.elements import left_out
 from replicate.model.partitions import ONLY_DEFAULT, Partitions, unpack
 from replicate.model.subscription import Subscription
 from replicate.model.vector import Origin
@@ -56,8 +57,12 @@ WITH_SUPPLIER: Final = 7
 """Format of a file of a supplier: a release that knows none of them must not take it for a primary."""
 WITH_LOADS: Final = 8
 """Format of a file with `streamed`: a release that does not know it would apply changes of rows that are not here."""
+WITH_ELEMENTS: Final = 9
+"""Format of a file whose partitions hold audit elements: a release that does not know it would send schema changes to
+everybody."""
 FORMATS: Final = (
     FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE, WITH_PARTITIONS, WITH_PACKETS, WITH_SUPPLIER, WITH_LOADS,
+    WITH_ELEMENTS,
 )  # fmt: skip
 ACTIVE: Final = "active"
 PASSIVE: Final = "passive"
@@ -273,6 +278,15 @@ class InstanceFile:
             return False
         return self.held is None or number in self.held
 
+    @property
+    def told_held(self) -> str:
+        """The end of a sentence about a secondary that has some partitions only; "" for any other."""
+        if self.held is None:
+            return ""
+        told = f"has the rows of {', '.join(map(self.partitions.name, self.held)) or 'no partition'} only"
+        absent = left_out(self.partitions.elements, self.holds)
+        return told + (f", and does not get {', '.join(absent)}" if absent else "")
+
     def wants(self, number: int) -> bool:
         """Whether the rows of that partition are to be here."""
         if self.role == "secondary" and number == PARTITION_NONE:
@@ -320,6 +334,8 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
 
 
 def _format_of(content: InstanceFile) -> int:
+    if content.partitions.elements:
+        return WITH_ELEMENTS
     if content.streamed:
         return WITH_LOADS
     if content.is_supplier:

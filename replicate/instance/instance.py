@@ -311,10 +311,7 @@ class Instance:
     @property
     def told_held(self) -> str:
         """The end of a sentence about a secondary that has some partitions only; "" for any other."""
-        held = self.content.held
-        if held is None:
-            return ""
-        return f"has the rows of {', '.join(map(self.content.partitions.name, held)) or 'no partition'} only"
+        return self.content.told_held
 
     def refuse_partial(self, what: str) -> None:
         """UsageError for a secondary that has the rows of some partitions only. `what`: the end of a sentence that

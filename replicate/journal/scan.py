@@ -83,6 +83,7 @@ def scan(
     mark = csn = count = 0
     definitions: list[int] = []
     damage: Damage | None = None
+    restated: tuple[int, int, tuple[int, int] | None] | None = None
     again = -1  # where the file was read once more
     while True:
         index = window.at(offset)
@@ -104,6 +105,7 @@ def scan(
             expected += run.count
             count += run.count
             offset += run.end - index
+            restated = None
             continue
         try:
             head = check_frame(data, index)
@@ -120,6 +122,7 @@ def scan(
             break
         if head.kind == Kind.HISTORY or may_define(data, index + FRAME_HEAD_BYTES, end):
             definitions.append(offset)
+        restated = (offset, head.origin, known.get(head.origin)) if head.kind == Kind.RESTATED else None
         known[head.origin] = (head.origin_seqno, head.chain)
         mark, csn = max(mark, head.mark), max(csn, head.csn)
         expected += 1
@@ -128,7 +131,7 @@ def scan(
     behind = None
     if damage is not None:
         behind = frame_behind(fd, offset + 1, expected, path, all_marks=all_marks)
-    return ScanResult(offset, expected - 1, count, known, mark, csn, tuple(definitions), damage, behind)
+    return ScanResult(offset, expected - 1, count, known, mark, csn, tuple(definitions), damage, behind, restated)
 
 
 def _misplaced(

@@ -5,7 +5,7 @@ many changes it has, and the XXH3-64 of their bytes in order. OWNERS: for each c
 section, one byte. Then the changes, in their true order. CHAIN covers the head and SECTIONS only, so a payload from
 which whole sections were taken still proves itself: CHAIN proves SECTIONS, each digest proves its changes.
 
-Section 0 goes to everybody: definitions, schema changes, and what names no partition.
+Section 0 goes to everybody: definitions, and what names no partition.
 
 Guarantees: a trimmed payload proves what it holds; what does not verify is told, whatever the bytes.
 Refuses to know: frames, who wants what, how a table comes to its partition. Pure.
@@ -42,7 +42,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 def section_of(op: int, ident: int, partitions: MutableMapping[int, int], values: Any = None) -> int:
-    """The section of a change: its table's partition, or the partition that it names itself (a comment), or 0.
+    """The section of a change: its table's partition, the one that it names itself (a comment, a schema change), or 0.
     `partitions`, table id -> partition, learns from a DEFINE. JournalDamagedError for a table that nobody defined."""
     if op == Op.DEFINE:
         if values is not None:

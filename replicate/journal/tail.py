@@ -10,7 +10,7 @@ Refuses to know: files, and what is done about the verdict. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 LOOKS: Final = 3
@@ -46,7 +46,8 @@ class ScanResult:
 
     `last_seqno`: of the last good frame, or the one before the first expected when there is none. `chains`: origin ->
     (origin_seqno, chain) after it, of all origins given or met. `last_mark` and `last_csn`: the highest
-    met. `definition_frames`: offsets of the frames that hold DEFINE changes or HISTORY.
+    met. `definition_frames`: offsets of the frames that hold DEFINE changes or HISTORY. `restated`: where the last good
+    frame was restated, its offset, its origin, and where that one stood before it (None: it was not known).
     """
 
     end_offset: int
@@ -58,6 +59,24 @@ class ScanResult:
     definition_frames: tuple[int, ...] = ()
     damaged: Damage | None = None
     behind: FrameBehind | None = None
+    restated: tuple[int, int, tuple[int, int] | None] | None = None
+
+    def without_restated(self, reason: str) -> ScanResult:
+        """As if the last frame, which is restated, had not come onto the disk."""
+        assert self.restated is not None
+        offset, origin, point = self.restated
+        chains = {key: value for key, value in self.chains.items() if key != origin}
+        if point is not None:
+            chains[origin] = point
+        return replace(
+            self,
+            end_offset=offset,
+            last_seqno=self.last_seqno - 1,
+            frame_count=self.frame_count - 1,
+            chains=chains,
+            damaged=Damage(offset, self.last_seqno, reason),
+            restated=None,
+        )
 
 
 def goes_on(found: ScanResult) -> str:

@@ -1,4 +1,4 @@
-"""The partitions of an instance: their names and numbers, and where new tables and comments belong.
+"""The partitions of an instance: their names and numbers, and where new tables, comments and audit elements belong.
 
 A partition is a set of tables whose rows go together to those who subscribe to it. Each table is in exactly one, or in
 NONE: its rows are journalled, so that a crash tears no transaction, and never leave the instance.
@@ -11,11 +11,12 @@ Leaves to others: which table is in which (its definition says so), and who subs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from replicate.errors import AlreadyExistsError, NotFoundError, UsageError
 from replicate.limits import PARTITION_DEFAULT, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM
+from replicate.model.elements import PLACED, element_named, elements_in, place_of
 
 DEFAULT: Final = "DEFAULT"
 NONE: Final = "NONE"
@@ -38,6 +39,8 @@ class Partitions:
     limit: int = LIMIT
     keeps_back: bool = False
     """Whether something has ever been put into NONE."""
+    elements: Mapping[str, int] = field(default_factory=dict)
+    """Element -> where it belongs, of those that were placed."""
 
     def number(self, name: str) -> int:
         """The number of a partition by its name, in any case, or by the number itself; NONE is one. NotFoundError."""
@@ -95,6 +98,11 @@ class Partitions:
                     f"{what} belong to partition {self.name(number)}",
                     do=f"Name another one for them: replicate -i INSTANCE partition {word} NAME",
                 )
+        for element in elements_in(self.elements, number):
+            raise UsageError(
+                f"the element {element} belongs to partition {self.name(number)}",
+                do=f"Name another one for it, or ALL: replicate -i INSTANCE partition element {element} NAME",
+            )
         return replace(self, names={one: known for one, known in self.names.items() if one != number})
 
     def with_default(self, name: str) -> Partitions:
@@ -106,6 +114,28 @@ class Partitions:
         """Comments belong there; ALL: they go to everybody. NotFoundError."""
         number = PARTITION_STREAM if name.upper() == ALL else self.number(name)
         return replace(self, comments=number, keeps_back=self.keeps_back or number == PARTITION_NONE)
+
+    def with_element(self, word: str, name: str) -> Partitions:
+        """That audit element belongs there; ALL: it goes to everybody, or where DEFINITION does. NotFoundError;
+        UsageError for NONE and for what is no element that can be placed, NotSupportedError for what SQLite lacks."""
+        element = element_named(word)
+        rest = {one: number for one, number in self.elements.items() if one != element}
+        if name.upper() == ALL:
+            return replace(self, elements=rest)
+        number = self.number(name)
+        if number == PARTITION_NONE:
+            raise UsageError(
+                f"{element} cannot be kept back: what is in NONE is told nobody, and a secondary may want it",
+                do="Name a partition, and have those subscribe to it that want it: replicate -i INSTANCE partition "
+                f"element {element} NAME",
+            )
+        return replace(
+            self, elements={one: {**rest, element: number}[one] for one in PLACED if one in {*rest, element}}
+        )
+
+    def place_of(self, element: str) -> int:
+        """The partition of an audit element; 0: it goes to everybody."""
+        return place_of(self.elements, element)
 
     def keeping_back(self) -> Partitions:
         """A table is about to be put into NONE."""
@@ -123,13 +153,14 @@ class Partitions:
 
     def pack(self) -> dict[str, Any]:
         """As a JSON object."""
-        return {
+        facts: dict[str, Any] = {
             "names": {str(number): name for number, name in self.names.items()},
             "default": self.default,
             "comments": self.comments,
             "limit": self.limit,
             "keeps_back": self.keeps_back,
         }
+        return facts | ({"elements": dict(self.elements)} if self.elements else {})
 
 
 ONLY_DEFAULT: Final = Partitions({PARTITION_DEFAULT: DEFAULT})
@@ -139,9 +170,9 @@ ONLY_DEFAULT: Final = Partitions({PARTITION_DEFAULT: DEFAULT})
 def unpack(facts: Any) -> Partitions:
     """What `pack` gave. ValueError, KeyError, TypeError, AttributeError for anything else."""
     names = {int(number): name for number, name in facts["names"].items()}
-    made = Partitions(
-        names, int(facts["default"]), int(facts["comments"]), int(facts["limit"]), facts["keeps_back"] is True
-    )
+    elements = {one: int(number) for one, number in facts.get("elements", {}).items()}
+    keeps_back = facts["keeps_back"] is True
+    made = Partitions(names, int(facts["default"]), int(facts["comments"]), int(facts["limit"]), keeps_back, elements)
     known = (*names, PARTITION_NONE)
     if (
         names.get(PARTITION_DEFAULT) != DEFAULT
@@ -150,6 +181,8 @@ def unpack(facts: Any) -> Partitions:
         or made.default not in known
         or made.comments not in (*known, PARTITION_STREAM)
         or not len(names) <= made.limit <= PARTITION_MAX
+        or not elements.keys() <= set(PLACED)
+        or not set(elements.values()) <= names.keys()
     ):
         raise ValueError("partitions")
     return made

@@ -19,7 +19,7 @@ import msgpack
 from xxhash import xxh3_64_intdigest
 
 from replicate.errors import FormatUnknownError, InternalError, JournalDamagedError
-from replicate.limits import COLUMNS_MAX, PARTITION_DEFAULT
+from replicate.limits import COLUMNS_MAX, PARTITION_DEFAULT, PARTITION_MAX, PARTITION_STREAM
 from replicate.model.vector import U32_MAX, Chains, Origin, SynchronizationVector, pack_chains, unpack_chains
 
 RAW_TEXT_CODE: Final = 1
@@ -373,10 +373,11 @@ class DefinitionChange:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """A schema statement, as the application wrote it."""
+    """A schema statement, as the application wrote it. `partition`: of its audit element; 0: it goes to everybody."""
 
     region: str
     sql: str
+    partition: int = PARTITION_STREAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,7 +550,10 @@ def decode_change(op: object, ident: object, argument: object, values: object) -
             None if new is None else _number(new, "a sequence", **limits),
         )
     if op == Op.SCHEMA:
-        return SchemaChange(_text(argument, "a region's name"), _text(_fields(values, 1, "a statement")[0], "SQL"))
+        sql = _text(_fields(values, 1, "a statement")[0], "SQL")
+        return SchemaChange(
+            _text(argument, "a region's name"), sql, _number(table_id, "a partition", high=PARTITION_MAX)
+        )
     if op == Op.COMMENT:
         return LogComment(_text(_fields(values, 1, "a comment")[0], "a comment"))
     if op == Op.SEEN:

@@ -241,6 +241,9 @@ class RowsOfRegion(Protocol):
     def settle_own_counters(self) -> None:
         """Before COMMIT: counters of tables that several suppliers write stand in the own range."""
 
+    def check_awaited(self) -> None:
+        """At the end of a transaction: tables fit the definitions that came without a statement."""
+
     def settle_sequences(self) -> None:
         """Before COMMIT: the counters are those of the primary."""
 
@@ -616,6 +619,9 @@ class RegionKind(Protocol):
     def note_held(self, path: Path, *, region: bytes, last_seqno: int, below: int) -> None:
         """Have a region say that it lacks nothing of the journal below; RegionReplacedError when it does not hold
         transactions up to `last_seqno`. The caller holds its lock."""
+
+    def gave_way(self, losses: Sequence[bytes]) -> bool:
+        """Whether a row is among what was lost by a merge (`MergingRows.losses`) that gave way for a unique value."""
 
     def sync(self, path: Path) -> None:
         """Bring to the disk what is committed in it. JournalIOError."""

@@ -154,7 +154,8 @@ def _needed(instance: Instance, to: int | None, timeout_s: float, tell: Callable
         return to, ""
     with standing_still(instance, timeout_s) as door:
         last = int(door.words[word.LAST_SEQNO])
-    if fence is not None and look_at_verdict(instance) is None:
+    said = look_at_verdict(instance)
+    if fence is not None and (said is None or not said.ended_by):  # one that cannot say where is no better word
         point = fence.seqno
         because = f"{fence.name} took over after transaction {point}, and this journal proves it"
     else:

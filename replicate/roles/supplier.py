@@ -104,6 +104,12 @@ def _check(instance: Instance) -> Writers:
     """Who writes what, as its region says. Raises the refusal."""
     instance.refuse_feed("is no supplier: what others write there is no part of the stream")
     instance.refuse_partial("is no supplier: it has not all partitions")
+    for element in instance.content.partitions.elements:
+        raise ConfigurationError(
+            f"every supplier has all definitions, and {element} is in a partition of its own",
+            where=str(instance.path),
+            do=f"Have everybody get it: replicate -i {instance.named} partition element {element} ALL",
+        )
     if len(instance.regions) != 1:
         told = ", ".join(entry.name for entry in instance.regions) or "none"
         raise ConfigurationError(

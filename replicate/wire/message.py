@@ -96,9 +96,11 @@ FEATURE_PARTITIONS: Final = "partitions-1"
 """One that knows frames of the kind MIXED, and as a source sends the partitions that a RESTART wants."""
 FEATURE_SEED_PARTITIONS: Final = "seed-3"
 """A source that can send a seed of some partitions beside the stream."""
+FEATURE_ELEMENTS: Final = "elements-1"
+"""A receiver that knows definitions which come without the statement that made them."""
 FEATURES: Final = (
     FEATURE_ZSTD, FEATURE_SEED, FEATURE_LOST, FEATURE_ROLES, FEATURE_FILTER, FEATURE_SEED_REGIONS, FEATURE_PATROL,
-    FEATURE_PARTITIONS, FEATURE_SEED_PARTITIONS,
+    FEATURE_PARTITIONS, FEATURE_SEED_PARTITIONS, FEATURE_ELEMENTS,
 )  # fmt: skip
 """Features that this release knows; used when both sides name them. An unknown name is ignored, never guessed at."""
 FEATURE_SINCE: Final = {**dict.fromkeys(FEATURES, 2), FEATURE_ZSTD: 0, FEATURE_SEED: 1}

@@ -29,8 +29,8 @@ ROOT = Path(__file__).parents[2]
 # The ratchet. A row that turns green is counted here; a row that turns another colour is a promise that was broken.
 WORKING = {
     "389ds-changelog-processing": 25,
-    "allbase-audit-logging": 31,
-    "allbase-synchronization-checkpoint-records": 22,
+    "allbase-audit-logging": 35,
+    "allbase-synchronization-checkpoint-records": 23,
     "gtm-replication": 58,
     "multisite-epochs": 22,
 }

@@ -68,6 +68,7 @@ def here(shop: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shop
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_runs(command: str, here: Path) -> None:
     words = shlex.split(command.replace("--origin primary", "--origin alpha"))[1:]

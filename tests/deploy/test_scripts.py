@@ -94,6 +94,7 @@ esac
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

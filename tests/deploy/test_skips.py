@@ -45,12 +45,14 @@ def test_a_skip_and_an_expected_failure_that_nobody_allowed_fail_the_run(tmp_pat
     assert "too wet" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_is_on_the_list_is_skipped(tmp_path: Path) -> None:
     done = run_suite(tmp_path, "test_suite.py::test_weather[rain]  no roof\n*::test_hope  hopeless\n", SUITE)
     assert done.returncode == 0
     assert "1 passed, 1 skipped, 1 xfailed" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("skips", "code"), [("", 2), ("test_suite.py  it lacks a module\n", 5)])
 def test_a_module_that_skips_itself_is_judged_too(tmp_path: Path, skips: str, code: int) -> None:
     done = run_suite(tmp_path, skips, "import pytest\npytest.importorskip('no_such_module_at_all')\n")

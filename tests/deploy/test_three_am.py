@@ -73,7 +73,9 @@ def street(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Street]:
     command.chmod(0o755)
     made.environment["PATH"] = f"{bin_directory}:{os.environ['PATH']}"
     try:
-        yield made.start()
+        made.start()
+        made.write("UPDATE account SET balance = balance + 1 WHERE id = 1")  # each row has a journal to look at
+        yield made
     finally:
         made.close()
 

@@ -1,4 +1,5 @@
-"""The seeded simulation as a part of the campaign: as many worlds as fit the time, in both modes.
+"""The seeded simulation as a part of the campaign: as many worlds as fit the time, in both modes, of a primary and a
+secondary, and of sites that change their roles.
 
     python -m tests.faults.simulated [--seed N] [--seconds S]
 
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.part import parser, run_part
-from tests.simulation.campaign import KEPT, sweep
+from tests.simulation.campaign import KEPT, ROLE_MODES, sweep
+from tests.simulation.world import MODES
 
 WORLDS: Final = 200
 SEEDS_APART: Final = 1_000_000
@@ -28,7 +30,11 @@ LEAST: Final = ("simulated: worlds", "simulated: acknowledged")
 def work(options: argparse.Namespace, figures: Counter[str]) -> None:
     count = SEEDS_APART if math.isfinite(options.seconds) else WORLDS
     swept = sweep(
-        options.seed * SEEDS_APART, count, keep=options.keep, stop=lambda _: time.monotonic() > options.deadline_s
+        options.seed * SEEDS_APART,
+        count,
+        (*MODES, *ROLE_MODES),
+        keep=options.keep,
+        stop=lambda _: time.monotonic() > options.deadline_s,
     )
     for name, number in swept.figures.items():
         if name != "violations" and ":" not in name:  # which fault how often, and who died where, is their own table's

@@ -6,8 +6,8 @@ A round is one of ROUNDS: daemons or writers are killed, hosts are lost, lines a
 write on, files come back from a backup, or a machine from a snapshot. After each all must come to rest with equal
 vectors and tables; after an episode, what the journals hold is judged.
 Guarantees: the same seed chooses the same rounds and victims. What a site that is restored had alone, nobody wrote.
-Nor does anybody write unique values in such a round: the site removes rows that give way once more, before it has all
-back; others may have forgotten what that is beside, and stop by name (a row is missing: CONFLICT).
+Nor does anybody write unique values in such a round: where two rows want one, the site stops by name before it has all
+back, and is to be copied again (NOT_SUPPORTED).
 Leaves to others: kills at named steps (tests/update_process/test_merging.py), what is judged (supplier_judge.py).
 """
 

@@ -46,6 +46,7 @@ def test_every_fault_of_the_list_has_its_line() -> None:
     assert set(catalogue.FAULTS) == catalogue.WANTED
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("fault", sorted(catalogue.FAULTS))
 def test_what_is_said_to_inject_a_fault_is_there(fault: int) -> None:
     for where in catalogue.FAULTS[fault]:

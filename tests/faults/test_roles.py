@@ -34,6 +34,8 @@ def test_what_was_acknowledged_is_there_once(sites: Sites, name: str) -> None:
 
 def test_what_is_lacking_is_seen(sites: Sites) -> None:
     """The judgement itself: a number that nobody has, and one too many."""
+    if not sites.committed:
+        sites.live("split")
     first = min(sites.committed)
     told = Sites(sites.both, random.Random(1), committed={**sites.committed, "nobody": 2})
     told.judge()

@@ -39,6 +39,7 @@ def test_the_programs_draw_every_kind_of_step() -> None:
     assert drawn == kinds - {"perform", "stands", "look_at"}
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_program_ends_as_with_sqlite3(home: Home, seed: str) -> None:
     made = run(draw(seed), home)

@@ -61,6 +61,7 @@ def test_every_target_has_a_corpus_and_it_is_small() -> None:
     assert sum(sizes) <= CORPUS_BYTES_MAX
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_corpus_and_its_mutants(name: str) -> None:
     """Breaking a rule is a Finding. And the corpus leads somewhere: some of it is taken, some mutants are refused."""

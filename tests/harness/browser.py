@@ -74,6 +74,7 @@ class Browser:
         wait_until(self._page, what="the browser has a page")
         for domain in ("Page", "Runtime", "Network", "Log", "Performance", "HeapProfiler"):
             self.call(f"{domain}.enable")
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)  # else nobody may copy on a page without a window
 
     def _page(self) -> str:
         pages = [one for one in self.call("Target.getTargets")["targetInfos"] if one["type"] == "page"]

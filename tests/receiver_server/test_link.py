@@ -344,6 +344,7 @@ def test_xoff_leaves_before_the_acknowledgement_that_would_open_the_window() -> 
     assert said == [MessageType.XOFF, MessageType.HEARTBEAT_REPLY]
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=5))
 @settings(max_examples=300)
 def test_random_bytes_never_raise(noise: bytes, cuts: list[int]) -> None:

@@ -87,6 +87,7 @@ async def test_an_empty_pool_takes_the_size_that_is_asked_for_and_a_full_one_wai
     assert equal.equal
 
 
+@pytest.mark.slow
 async def test_all_of_it_arrives_and_is_applied(pair: Pair) -> None:
     pair.seed()
     async with servers() as running:

@@ -153,6 +153,7 @@ def test_across_a_schema_change_it_says_how_to_seed(sites: Sites) -> None:
     follows(sites)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["lost_written", "marked", "piece_undone", "region_undone", "cut", "before_end"])
 def test_killed_anywhere_it_is_finished_at_the_next_start(sites: Sites, place: str) -> None:
     common = part(sites)

@@ -149,6 +149,7 @@ STRANGERS = {
 }
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", list(STRANGERS))
 async def test_a_stranger_is_refused_and_the_listener_unharmed(
     kind: str, pair: Pair, authority: Authority, links: list[str]

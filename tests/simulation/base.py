@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Final
 
 from replicate.door.recovery.opening import open_door
@@ -63,6 +64,9 @@ class BaseWorld(ABC):
     """See the module. `figures` counts what happened."""
 
     steps_max = STEPS_MAX
+    level_within_s = LEVEL_WITHIN_S
+    path_kind: type[Path] = Path
+    """Of an instance that is opened."""
 
     def __init__(self, seed: int, mode: str, *, recording: bool = False) -> None:
         self.mode = mode
@@ -180,6 +184,10 @@ class BaseWorld(ABC):
     def pass_time(self, seconds: float) -> None:
         """A process sleeps in the middle of a step."""
         self.kernel.now += seconds
+
+    def wait_for_lock(self, lock: Any, timeout_s: float, unless: Callable[[], bool] | None) -> bool | None:
+        """As FileLock.acquire; None: in vain. A step is made at once, so nobody gives a lock up meanwhile."""
+        return False if unless is not None and unless() else None
 
     def hit(self, name: str) -> None:
         """A failpoint of the product is reached."""
@@ -365,17 +373,17 @@ class BaseWorld(ABC):
         self.is_healed = True
         self.faults.heal()
         self.log("faults end")
-        until = self.kernel.now + LEVEL_WITHIN_S
+        until = self.kernel.now + self.level_within_s
         at = self.kernel.now
         while at < until and self.violation is None:
             at = min(until, at + 0.5)
             self.kernel.run(at, self._is_decided)
             self._mend_journals()
             if self.is_level():
-                self.figures["levelled in ms, most"] = int(1000 * (self.kernel.now - until + LEVEL_WITHIN_S))
+                self.figures["levelled in ms, most"] = int(1000 * (self.kernel.now - until + self.level_within_s))
                 return
         if self.violation is None and self.must_be_level():
-            told = f"{LEVEL_WITHIN_S:g} s after the last fault {self.told_places()}"
+            told = f"{self.level_within_s:g} s after the last fault {self.told_places()}"
             self.fail(ViolationError("I7 liveness", told))
 
     def _mend_journals(self) -> None:

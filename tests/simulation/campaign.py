@@ -3,7 +3,7 @@
     python -m tests.simulation.campaign [--seeds N] [--from M] [--mode MODE] [--plant NAME]
 
 MODE is safety or liveness, of a primary and a secondary; suppliers-safety or suppliers-liveness, of several suppliers;
-or both or suppliers, for both of each.
+roles-safety or roles-liveness, of sites that change their roles; or both, suppliers or roles, for both of each.
 
 `sweep` is what others call. A world whose seed is bad is lived once more with its transcript, which is written below
 tests/simulation/kept (or `--keep`); test_world.py lives every seed in tests/simulation/kept/seeds.txt.
@@ -27,6 +27,8 @@ from tests.simulation import plants
 from tests.simulation import world as worlds
 from tests.simulation.base import BaseWorld
 from tests.simulation.plants import Change, planted
+from tests.simulation.roles import plants as role_plants
+from tests.simulation.roles import world as role_worlds
 from tests.simulation.suppliers import plants as supplier_plants
 from tests.simulation.suppliers import world as supplier_worlds
 
@@ -34,11 +36,19 @@ KEPT: Final = Path(__file__).with_name("kept")
 COLLECT_EVERY: Final = 40
 SUPPLIERS: Final = "suppliers-"
 SUPPLIER_MODES: Final = tuple(SUPPLIERS + mode for mode in worlds.MODES)
-PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {**plants.PLANTS, **supplier_plants.PLANTS, **plants.EQUIVALENT}
+ROLES: Final = "roles-"
+ROLE_MODES: Final = tuple(ROLES + mode for mode in worlds.MODES)
+PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
+    **plants.PLANTS,
+    **supplier_plants.PLANTS,
+    **role_plants.PLANTS,
+    **plants.EQUIVALENT,
+}
 _MODES: Final = {
-    **{mode: (mode,) for mode in (*worlds.MODES, *SUPPLIER_MODES)},
+    **{mode: (mode,) for mode in (*worlds.MODES, *SUPPLIER_MODES, *ROLE_MODES)},
     "both": worlds.MODES,
     "suppliers": SUPPLIER_MODES,
+    "roles": ROLE_MODES,
 }
 
 
@@ -46,6 +56,8 @@ def run(seed: int, mode: str, *, recording: bool = False) -> BaseWorld:
     """One world of that mode, whole."""
     if mode.startswith(SUPPLIERS):
         return supplier_worlds.run(seed, mode.removeprefix(SUPPLIERS), recording=recording)
+    if mode.startswith(ROLES):
+        return role_worlds.run(seed, mode.removeprefix(ROLES), recording=recording)
     return worlds.run(seed, mode, recording=recording)
 
 
@@ -75,6 +87,8 @@ def sweep(
     swept = Swept()
     if any(mode.startswith(SUPPLIERS) for mode in modes):
         supplier_worlds.make_template()
+    if any(mode.startswith(ROLES) for mode in modes):
+        role_worlds.make_template()
     worlds.make_template()
     begun_s = time.process_time()
     gc.collect()

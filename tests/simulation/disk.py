@@ -14,7 +14,8 @@ import errno
 import io
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from tests.simulation.kernel import Killed
 SECTOR_BYTES: Final = 512
 DEVICE: Final = 7
 BLOCK_BYTES: Final = 512
+DISK_BLOCKS: Final = 1 << 20
 
 
 class Inode:
@@ -199,7 +201,7 @@ class SimulatedOs:
         )
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("O_"):
+        if name.startswith(("O_", "SEEK_")):
             return getattr(os, name)
         raise AttributeError(f"the simulated module os has no {name}")
 
@@ -385,8 +387,21 @@ class SimulatedOs:
         name = os.fspath(path)
         if name not in disk.directories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-        begin, size = f"{name}/", len(name) + 1
+        begin = name if name.endswith("/") else f"{name}/"
+        size = len(begin)
         return [one[size:] for one in disk.names if one.startswith(begin) and "/" not in one[size:]]
+
+    @contextmanager
+    def scandir(self, path: Any) -> Iterator[list[Any]]:
+        def entry(name: str) -> Any:
+            where = os.path.join(os.fspath(path), name)
+            return SimpleNamespace(name=name, path=where, stat=lambda **more: self.stat(where, **more))
+
+        yield [entry(name) for name in self.listdir(path)]
+
+    def statvfs(self, path: Any) -> Any:
+        free = 0 if self._disk().is_full else DISK_BLOCKS // 2
+        return SimpleNamespace(f_blocks=DISK_BLOCKS, f_bfree=free, f_bavail=free, f_frsize=4096)
 
     def rename(self, old: Any, new: Any) -> None:
         disk = self._disk()
@@ -396,6 +411,16 @@ class SimulatedOs:
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(old))
         disk.rename(os.fspath(old), os.fspath(new), inode)
+
+    def link(self, old: Any, new: Any, *, follow_symlinks: bool = True) -> None:
+        disk = self._disk()
+        inode, name = disk.names.get(os.fspath(old)), os.fspath(new)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(old))
+        if name in disk.names:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        inode.links += 1
+        disk.rename("", name, inode)
 
     def unlink(self, path: Any) -> None:
         disk = self._disk()

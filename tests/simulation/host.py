@@ -206,8 +206,9 @@ class SimulatedLock:
     ) -> bool:
         if self.try_acquire():
             return True
-        if unless is not None and unless():
-            return False
+        is_held = self.world.wait_for_lock(self, timeout_s, unless)
+        if is_held is not None:
+            return bool(is_held)
         raise BusyError(f"{what} was held by another process for {timeout_s:g} s", where=str(self.path))
 
     def release(self) -> None:
@@ -349,7 +350,8 @@ class SimulatedInstance(replicate.instance.instance.Instance):
     @classmethod
     def open(cls, path: Any) -> SimulatedInstance:
         host = cls.world.kernel.process.host
-        return cls(Path(path), read_file(Path(path) / replicate.instance.instance.FILE_NAME), host.config)
+        where = cls.world.path_kind(path)
+        return cls(where, read_file(where / replicate.instance.instance.FILE_NAME), host.config)
 
 
 class SimulatedAuthenticator:

@@ -44,13 +44,13 @@ _SHIELDED: Final = _Suspended(True)
 class Scope:
     """A cancel scope: with a deadline, or cancelled by hand."""
 
-    __slots__ = ("_task", "deadline", "is_cancelled", "kernel", "shield")
+    __slots__ = ("_task", "cancelled_caught", "deadline", "is_cancelled", "kernel", "shield")
 
     def __init__(self, kernel: Kernel, deadline: float = math.inf, *, shield: bool = False) -> None:
         self.kernel = kernel
         self.deadline = deadline
         self.shield = shield
-        self.is_cancelled = False
+        self.is_cancelled = self.cancelled_caught = False
         self._task: Task | None = None
 
     def __enter__(self) -> Scope:
@@ -79,7 +79,8 @@ class Scope:
         task.scopes.remove(self)
         if not isinstance(error, Cancelled) or not self.is_cancelled:
             return False
-        return self.shield or not task.is_to_be_cancelled()
+        self.cancelled_caught = self.shield or not task.is_to_be_cancelled()
+        return self.cancelled_caught
 
 
 class Task:

@@ -1,6 +1,6 @@
 """The worlds that the tests live, cut into slices: test_worlds_one.py and test_worlds_two.py, a file for each process;
-and of several suppliers suppliers/test_worlds.py. Every run lives seeds that its commit chooses; `--full` also those
-from 1 on, in which the planted bugs are found (test_plants.py).
+of several suppliers suppliers/test_worlds.py, of sites that change their roles roles/test_worlds.py. Every run lives
+seeds that its commit chooses; `--full` also those from 1 on, in which the planted bugs are found (test_plants.py).
 
 Guarantees: a commit has the same seeds in every process and on every machine, and another commit has others. The error
 has the end of the transcript of the first seed that is bad, and says where all of it is.
@@ -15,7 +15,8 @@ from typing import Final
 
 from tests.harness.checkout import ROOT, commit_of
 from tests.simulation import world as worlds
-from tests.simulation.campaign import SUPPLIER_MODES, Swept, sweep
+from tests.simulation.campaign import ROLE_MODES, SUPPLIER_MODES, Swept, sweep
+from tests.simulation.roles.world import LEVEL_S as ROLES_LEVEL_S
 
 SLICES: Final = 20
 SEEDS_IN_SLICE: Final = 60
@@ -26,6 +27,9 @@ SLICES_OF_COMMIT: Final = 6
 SUPPLIER_SLICES: Final = 12
 SUPPLIER_SEEDS_IN_SLICE: Final = 25
 SUPPLIER_SEEDS_OF_COMMIT: Final = 10
+ROLE_SLICES: Final = 12
+ROLE_SEEDS_IN_SLICE: Final = 25
+ROLE_SEEDS_OF_COMMIT: Final = 10
 SEEDS_OF_COMMITS: Final = range(1_000_000, 1_000_000_000)
 TAIL_LINES: Final = 60
 """Of a transcript: what the error itself says, since where CI runs the directory is gone afterwards."""
@@ -57,12 +61,24 @@ def live_suppliers(number: int, directory: Path) -> None:
     _live(1 + number * SUPPLIER_SEEDS_IN_SLICE, SUPPLIER_SEEDS_IN_SLICE, SUPPLIER_MODES, directory)
 
 
-def _live(first_seed: int, count: int, modes: tuple[str, ...], directory: Path) -> None:
+def live_roles_of_commit(directory: Path) -> None:
+    """Live the commit's worlds of sites that change their roles."""
+    _live(first_seed_of(commit_of(ROOT)), ROLE_SEEDS_OF_COMMIT, ROLE_MODES, directory, ROLES_LEVEL_S)
+
+
+def live_roles(number: int, directory: Path) -> None:
+    """Live the worlds of one of their slices, counted from 0. Raises as `live`."""
+    _live(1 + number * ROLE_SEEDS_IN_SLICE, ROLE_SEEDS_IN_SLICE, ROLE_MODES, directory, ROLES_LEVEL_S)
+
+
+def _live(
+    first_seed: int, count: int, modes: tuple[str, ...], directory: Path, level_s: float = worlds.LEVEL_WITHIN_S
+) -> None:
     swept = sweep(first_seed, count, modes, keep=directory)
     assert swept.violations == [], told(swept, directory)
     figures = swept.figures
     assert figures["worlds"] == len(modes) * count
-    assert figures["levelled in ms, most"] < 1000 * worlds.LEVEL_WITHIN_S
+    assert figures["levelled in ms, most"] < 1000 * level_s
     # The worlds are not idle ones.
     for name in ("applied", "acknowledged", "power losses", "kills", "died at a failpoint", "recoveries judged"):
         assert figures[name] > count / 10, name

@@ -66,6 +66,11 @@ from tests.simulation.host import (
     SimulatedSeeds,
 )
 
+
+def check_nothing(*_: Any, **__: Any) -> None:
+    """What a model cannot fail."""
+
+
 PACKAGES: Final = ("replicate", "source_server", "receiver_server", "update_process")
 REAL: Final = (
     "replicate.system.failpoint", "replicate.region.sqlite", "replicate.dbapi", "replicate.cli", "replicate.daemon.log",
@@ -94,8 +99,8 @@ SIZES: Final[dict[str, dict[str, Any]]] = {
     "update_process.process": {
         "PRUNE_PERIOD_S": 3.0,
         "ALIVE_PERIOD_S": 1.0,
-        "sys": SimpleNamespace(setswitchinterval=model.check_nothing),
-        "gc": SimpleNamespace(freeze=model.check_nothing, set_threshold=model.check_nothing),
+        "sys": SimpleNamespace(setswitchinterval=check_nothing),
+        "gc": SimpleNamespace(freeze=check_nothing, set_threshold=check_nothing),
     },
     "update_process.applier": {"WINDOW_BYTES": 1500},
     "update_process.supplied": {"WINDOW_BYTES": 1500, "BATCH_BYTES": 4096, "RECORDS_MAX": 8},

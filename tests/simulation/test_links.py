@@ -223,6 +223,7 @@ def test_a_dead_update_process_fills_the_pool_and_stops_the_source_not_the_heart
     assert made.ends == []
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("batch", [1, 3, 300])
 @pytest.mark.parametrize("delay_s", [0.0, 0.3])
 def test_a_slow_update_process_never_overflows_the_pool(batch: int, delay_s: float) -> None:

@@ -20,6 +20,7 @@ def test_a_planted_bug_is_found_within_the_seeds_of_ci(name: str) -> None:
     assert swept.violations, f"{name}: not found in {swept.figures['worlds']} worlds"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EQUIVALENT)
 def test_a_change_that_makes_no_difference_is_not_called_a_bug(name: str) -> None:
     swept = sweep(1, 30, plant=name)

@@ -201,6 +201,7 @@ def cut_at(number: int) -> Callable[[bytes], list[bytes]]:
     return some
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("number", range(CHUNKS + 2))
 def test_cut_at_every_chunk_it_goes_on_at_that_byte(number: int) -> None:
     sites = made()

@@ -31,6 +31,7 @@ def test_each_commit_has_seeds_of_its_own_beyond_those_of_every_run() -> None:
     assert slices.SEEDS < min(firsts) < max(firsts) < slices.SEEDS_OF_COMMITS.stop
 
 
+@pytest.mark.slow
 def test_the_worlds_of_a_commit_are_told_when_they_are_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "SEEDS_IN_SLICE", 2)
     monkeypatch.setattr(slices, "commit_of", lambda _checkout: "0123456789")

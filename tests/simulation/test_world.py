@@ -33,7 +33,11 @@ def test_a_kept_seed_is_well_now(mode: str, seed: int) -> None:
     assert lived.violation is None, "\n".join(lived.transcript or [])
 
 
-WORLDS = [*((mode, seed) for seed in (7, 42, 75) for mode in worlds.MODES), ("suppliers-safety", 9)]
+WORLDS = [
+    *((mode, seed) for seed in (7, 42, 75) for mode in worlds.MODES),
+    ("suppliers-safety", 9),
+    ("roles-liveness", 9),
+]
 DIGEST = """
 import hashlib
 from tests.simulation.campaign import run

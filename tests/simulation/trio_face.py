@@ -205,6 +205,9 @@ class TrioFace:
     async def sleep(self, seconds: float) -> None:
         await self._kernel.sleep(seconds)
 
+    async def sleep_forever(self) -> None:
+        await self._kernel.suspend()
+
     async def sleep_until(self, deadline: float) -> None:
         if deadline == math.inf:
             await self._kernel.suspend()
@@ -220,8 +223,12 @@ class TrioFace:
         return await self._network.connect(host, port)
 
     async def serve_listeners(
-        self, handler: Callable[[Any], Any], listeners: list[Any], *, handler_nursery: Nursery
+        self, handler: Callable[[Any], Any], listeners: list[Any], *, handler_nursery: Nursery | None = None
     ) -> None:
+        if handler_nursery is None:
+            async with self.open_nursery() as nursery:
+                await self.serve_listeners(handler, listeners, handler_nursery=nursery)
+            return
         while True:
             handler_nursery.start_soon(handler, await listeners[0].accept())
 

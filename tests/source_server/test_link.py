@@ -231,3 +231,8 @@ def test_bulk_larger_than_a_batch_is_our_bug() -> None:
     pair = connected(ConnectionPair())
     with pytest.raises(InternalError):
         pair.source.send_batch(FrameBatch(1, 1, 1, bytes(BATCH_BYTES_MAX + 1)))
+
+
+def test_an_older_release_knows_no_definitions_without_their_statements() -> None:
+    for secondary, knows in ((SECONDARY, True), (replace(SECONDARY, features=("partitions-1",)), False)):
+        assert connected(ConnectionPair(secondary=secondary)).source.can_leave_out_elements is knows

@@ -110,6 +110,7 @@ async def test_what_it_flushes_is_in_the_database(pair: Pair) -> None:
             connection.close()
 
 
+@pytest.mark.slow
 async def test_in_the_middle_of_the_stream(pair: Pair) -> None:
     async with servers() as running:
         receiver = await running.receiver(pair.secondary, receiver__pool_bytes=16 << 20)

@@ -96,6 +96,7 @@ async def test_an_unknown_peer_is_refused_at_the_start(pair: Pair) -> None:
         assert isinstance(await source.failed(), NotFoundError)
 
 
+@pytest.mark.slow
 async def test_a_stop_sends_what_was_committed_and_stores_the_consumer(pair: Pair) -> None:
     async with servers() as running:
         receiver = await running.receiver(pair.secondary)

@@ -60,6 +60,7 @@ def test_two_runs_at_once(backlog: Backlog, spark: Any, elsewhere: Path) -> None
     assert other.rows("transactions", ranges).count() == ranges[-1].last_seqno
 
 
+@pytest.mark.slow
 def test_what_failed_leaves_nothing_behind(backlog: Backlog, spark: Any, elsewhere: Path) -> None:
     chain = Chain(backlog.pair.primary.journal_directory)
     archive = Archive(spark, elsewhere.as_uri(), range_segments=2)
@@ -124,6 +125,7 @@ def test_what_is_removed_under_a_run_is_not_archived(backlog: Backlog, spark: An
         assert archive.ranges() == []
 
 
+@pytest.mark.slow
 def test_what_killed_runs_have_left_in_a_directory(backlog: Backlog, spark: Any, tmp_path: Path) -> None:
     """Nobody else can be at work there."""
     copy = tmp_path / "archive"

@@ -87,6 +87,7 @@ def test_the_same_is_counted(backlog: Backlog, spark: Any, tmp_path: Path, name:
         assert found.counted(by) == list(counts.rows())
 
 
+@pytest.mark.slow
 def test_a_time(backlog: Backlog, spark: Any, tmp_path: Path) -> None:
     csns = [match.body[6] for match in find_in_journals([backlog.archive], Query(), tmp_path)]
     query = Query(first_csn=csns[40], last_csn=csns[60], ops=("insert",))

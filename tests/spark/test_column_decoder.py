@@ -191,6 +191,7 @@ def test_a_change_that_stands_in_a_value_is_none(slow: list[int]) -> None:
     assert slow
 
 
+@pytest.mark.slow
 def test_whatever_byte_is_wrong_both_say_the_same() -> None:
     """With a check that fits: this is what a program that packs badly would write."""
     dice = Random(1)
@@ -211,6 +212,7 @@ def test_whatever_byte_is_wrong_both_say_the_same() -> None:
         assert left == right if isinstance(left, type) or isinstance(right, type) else left.equals(right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [1, 7, 100, 4096, 10**6])
 @pytest.mark.parametrize("slow_at", [None, 12])
 def test_a_large_transaction_wherever_it_is_cut(

@@ -87,6 +87,7 @@ def test_an_image_that_is_none_is_damage(tmp_path: Path, image: Any) -> None:
         list(staged_columns(tmp_path, Part.GONE))
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_bytes_whatever_the_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More rows than are to be in memory: of wide ones, fewer come together. Each file has a width of its own."""
     monkeypatch.setattr(staged, "BATCH_BYTES", 2**20)

@@ -121,6 +121,7 @@ def other_version(path: Path) -> None:
     path.write_bytes(data[:11] + b"\x02" + data[12:])
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("damage", "code"),
     [

@@ -10,12 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from replicate.daemon.files import DaemonFiles
 from replicate.instance.instance import Instance
 from tests.harness.ports import free_port
 from tests.harness.waiting import wait_until
 
 
+@pytest.mark.slow
 def test_what_status_prints_brings_a_killed_receiver_back_as_it_ran(tmp_path: Path) -> None:
     (tmp_path / "shm").mkdir()
     network = Instance.create(tmp_path / "primary", role="primary").content.network

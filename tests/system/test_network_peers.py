@@ -262,13 +262,16 @@ def test_fault_66_a_storm_of_connections_takes_no_descriptors_and_does_not_reach
 def test_fault_66_a_source_that_is_refused_backs_off(street: BadStreet) -> None:
     """Not in a storm of its own: hard tries, then soft ones, each later by chance."""
     tried = street.network.tried
+
+    def waits() -> list[float]:
+        lines = street.log(street.primary, "source-secondary")
+        return [line["next_in_s"] for line in lines if "attempt failed" in line["event"]]
+
     street.network.is_refusing = True
     street.network.forget()
     wait_until(lambda: street.network.tried >= tried + 8, what="tries again")
-    attempts = [line for line in street.log(street.primary, "source-secondary") if "attempt failed" in line["event"]]
-    waits = [line["next_in_s"] for line in attempts]
-    assert min(waits) > 0.02
-    assert len(set(waits)) > 2, "jitter"
+    wait_until(lambda: len(set(waits())) > 2, what="jitter")
+    assert min(waits()) > 0.02
     street.network.is_refusing = False
     street.wait_for_stream()
     street.prove_equal()

@@ -101,6 +101,7 @@ def assert_level() -> None:
 RING = ("shop", "depot", "island", "depot", "shop")
 
 
+@pytest.mark.slow
 def test_three_that_write_and_no_line(network: Path) -> None:
     """What the shop writes comes to the island by way of the depot, and back; who writes what is said by packets."""
     carry(*RING)

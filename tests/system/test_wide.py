@@ -99,6 +99,7 @@ def write_blob(pair: Pair) -> None:
         connection.commit()
 
 
+@pytest.mark.slow
 def test_it_arrives_whole_and_compares(wide: Pair, kind: str) -> None:
     write(wide, kind)
     if kind in ("hidden rowid", "alias"):  # SQLite opens no blobs elsewhere
@@ -113,6 +114,7 @@ def test_it_arrives_whole_and_compares(wide: Pair, kind: str) -> None:
         assert {table.table: table.rows for table in digest_region(here).tables}["wide"] >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hidden rowid", "all columns"])
 def test_a_replay_gives_the_same(wide: Pair, kind: str) -> None:
     write(wide, kind)
@@ -120,6 +122,7 @@ def test_a_replay_gives_the_same(wide: Pair, kind: str) -> None:
     assert_equal(wide)
 
 
+@pytest.mark.slow
 def test_what_differs_in_the_last_column_is_found(wide: Pair, kind: str) -> None:
     path = wide.secondary.region("main").path
     with closing(open_region(path, applier=True)) as connection:

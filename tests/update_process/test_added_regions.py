@@ -461,6 +461,7 @@ def with_two(pair: Pair) -> Path:
     return pair.secondary.region("two").path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_replay", [False, True])
 def test_a_region_released_and_added_again_waits_and_the_others_go_on(seeded: Pair, is_replay: bool) -> None:
     pair = seeded
@@ -499,6 +500,7 @@ def test_a_region_added_again_without_rows_waits_where_the_old_one_lies(seeded: 
     assert_equal(pair)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["replace.before_rename", "replace.renamed", "arrival.waits", *STEPS[7:]])
 def test_killed_while_a_region_that_was_added_again_goes_it_waits_all_the_same(seeded: Pair, step: str) -> None:
     with_two(seeded)

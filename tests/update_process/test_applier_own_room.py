@@ -72,6 +72,7 @@ def test_the_file_ends_with_the_batch_until_a_small_one_wants_zeros(pair: Pair) 
     check(pair)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reboot", [False, True])
 @pytest.mark.parametrize("step", ["append.before_write", "append.after_write", "half", "apply.after_commit"])
 def test_killed_while_it_makes_its_room(pair: Pair, monkeypatch: pytest.MonkeyPatch, step: str, reboot: bool) -> None:

@@ -92,6 +92,7 @@ def test_it_stops_with_the_number_the_table_and_what_to_do(
                 assert pair.rows(table) == pair.rows(table, pair.primary)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "change",
     [

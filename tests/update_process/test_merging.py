@@ -168,6 +168,7 @@ def test_what_is_shared_once_more_begins_with_no_stamps_of_before(two: Suppliers
     assert two.rows("a")["ta"] == folded(two) == [(1, "of b", 0)]
 
 
+@pytest.mark.slow
 def test_a_line_of_three_passes_on_what_was_written_not_what_it_came_to(tmp_path: Path) -> None:
     """b merges what a wrote; c has not seen what it was merged with, and gets it from b."""
     three = shared(tmp_path, 3)
@@ -202,6 +203,7 @@ PARTIAL = (
 SCHEMAS, SUMS = (UNIQUE, BY_KEY, PARTIAL), ("ta.n",)
 
 
+@pytest.mark.slow
 def test_rows_with_a_hidden_rowid_are_told_by_their_primary_key(tmp_path: Path) -> None:
     """Two sites give one rowid to different rows, and different ones to the same row."""
     three = shared(tmp_path, 3, schema=BY_KEY)
@@ -216,6 +218,7 @@ def test_rows_with_a_hidden_rowid_are_told_by_their_primary_key(tmp_path: Path) 
     assert len({digests(three, name) for name in three.names}) == 1, "rowids are not compared"
 
 
+@pytest.mark.slow
 def test_of_two_rows_that_want_one_value_the_earlier_one_keeps_it_everywhere(tmp_path: Path) -> None:
     three = shared(tmp_path, 3, schema=UNIQUE)
     run(three, "a", "INSERT INTO named VALUES ('of a', 'x', 'a', 1)")
@@ -248,6 +251,7 @@ def merged_at(made: Suppliers, name: str) -> list[MergedRow]:
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_supplier_that_joins_knows_who_wrote_what_before_its_seed(tmp_path: Path) -> None:
     """b's change comes to c after c was seeded by a, which wrote beside it before that."""
     three = shared(tmp_path, 3)
@@ -265,6 +269,7 @@ def test_a_supplier_that_joins_knows_who_wrote_what_before_its_seed(tmp_path: Pa
     assert three.rows("c")["ta"] == [(1, "of a", 0), (2, "of a", 0)]
 
 
+@pytest.mark.slow
 def test_a_secondary_of_a_supplier_has_what_that_one_has(tmp_path: Path) -> None:
     """It follows in step what was merged there, and can become a supplier then."""
     made = shared(tmp_path, 2)
@@ -295,6 +300,7 @@ def test_a_secondary_of_a_supplier_has_what_that_one_has(tmp_path: Path) -> None
     assert made.rows("b")["ta"] == folded(made)
 
 
+@pytest.mark.slow
 def test_rows_that_a_frame_cannot_hold_twice(tmp_path: Path) -> None:
     """What a change of one comes to is spooled; others get what its writer wrote, and a killed site goes on."""
     three = shared(tmp_path, 3)
@@ -318,6 +324,7 @@ def test_rows_that_a_frame_cannot_hold_twice(tmp_path: Path) -> None:
 COUNTED = "CREATE TABLE counted (id INTEGER PRIMARY KEY AUTOINCREMENT, v)"
 
 
+@pytest.mark.slow
 def test_each_site_counts_from_a_number_of_its_own(tmp_path: Path) -> None:
     three = shared(tmp_path, 3, schema=[COUNTED])
     for _ in range(3):
@@ -342,6 +349,7 @@ def digests(made: Suppliers, name: str) -> RegionDigest:
         connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_a_supplier_that_was_killed_while_it_merged_goes_on_as_if_it_had_not(tmp_path: Path, place: str) -> None:
     """Its region is rolled forward by what stands in its journal; its counter stays in its range."""
@@ -492,6 +500,7 @@ def without_c(three: Suppliers) -> Suppliers:
     return left
 
 
+@pytest.mark.slow
 def test_one_that_is_gone_for_good_is_waited_for_no_longer(tmp_path: Path) -> None:
     """What it writes later is refused by the others, however it comes to them."""
     three = shared(tmp_path, 3)
@@ -506,6 +515,7 @@ def test_one_that_is_gone_for_good_is_waited_for_no_longer(tmp_path: Path) -> No
     assert three.rows("a")["ta"] == three.rows("b")["ta"]
 
 
+@pytest.mark.slow
 def test_an_application_that_was_killed_behind_its_append_is_still_seen_as_a_writer(tmp_path: Path) -> None:
     """What it had committed is in the journal: the next merge there knows that this site wrote beside the other."""
     two = shared(tmp_path)
@@ -520,6 +530,7 @@ def test_an_application_that_was_killed_behind_its_append_is_still_seen_as_a_wri
     assert two.rows("a")["ta"] == [(1, "of killed", 5), (5, "x", 0)]
 
 
+@pytest.mark.slow
 def test_rows_that_give_way_at_a_site_that_may_not_write_there(tmp_path: Path) -> None:
     """It removes them as any other does, and the others take that from it."""
     three = Suppliers.create(tmp_path, 3, schema=UNIQUE)
@@ -534,6 +545,7 @@ def test_rows_that_give_way_at_a_site_that_may_not_write_there(tmp_path: Path) -
     assert three.rows("c")["named"] == [("of a", "x", "a", 1)]
 
 
+@pytest.mark.slow
 def test_who_removes_rows_may_write_nothing_else_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in the same window, either: what it writes there beside all rules stops the others by name."""
     three = Suppliers.create(tmp_path, 3, schema=UNIQUE)
@@ -579,6 +591,7 @@ def test_what_is_under_way_is_merged_when_another_partition_is_shared_before_it_
 _COUNT_TO = "WITH RECURSIVE c (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 20000)"
 
 
+@pytest.mark.slow
 def test_a_large_transaction_of_one_that_writes_alone_leaves_no_stamps_of_before(tmp_path: Path) -> None:
     """Else a row that it deleted would come back where the table is shared once more."""
     two = shared(tmp_path, schema=["CREATE TABLE big (id INTEGER PRIMARY KEY, v)"])
@@ -611,6 +624,7 @@ def test_keys_beyond_an_integer_are_one_key(tmp_path: Path) -> None:
     assert [value for _key, value in two.rows("a")["m"]] == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_a_merger_that_was_killed_behind_its_append_knows_what_was_lost(tmp_path: Path) -> None:
     two = shared(tmp_path)
     run(two, "a", "INSERT INTO ta VALUES (1, 'old', 0)")

@@ -208,6 +208,7 @@ def test_kinds_that_were_not_met_before_wait_for_the_session(pair: Pair, monkeyp
     assert_equal(pair)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", [105, 150, 199, 200, 230])
 def test_a_barrier_that_is_set_meanwhile_is_kept(pair: Pair, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     with pair.receive_pool() as pool:
@@ -222,6 +223,7 @@ def test_a_barrier_that_is_set_meanwhile_is_kept(pair: Pair, monkeypatch: pytest
     assert_equal(pair)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twice", [0, 1, 30])
 @pytest.mark.parametrize("held", [105, 150, 200])
 def test_what_is_read_again_behind_a_barrier_is_not_counted_as_skipped_again(
@@ -310,6 +312,7 @@ def test_a_conflict_in_it_is_the_first_one(pair: Pair, monkeypatch: pytest.Monke
             assert caught.value.facts["seqno"] == first + place == applier.applied_seqno + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["append.after_write", "append.after_piece", "apply.after_commit"])
 def test_what_failed_behind_its_append_is_not_taken_again(pair: Pair, step: str) -> None:
     run(pair, *(f"INSERT INTO entry VALUES ('{number}', 1, NULL)" for number in range(200)))
@@ -387,6 +390,7 @@ def test_a_pool_that_changes_under_an_open_batch_commits_nothing_of_it(
     assert_equal(pair)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reboot", [False, True])
 @pytest.mark.parametrize("piece", [1, 2, 5])
 def test_killed_between_the_pieces_of_a_batch(

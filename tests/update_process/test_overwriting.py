@@ -77,6 +77,7 @@ def test_its_before_image_is_what_was_here(pair: Pair) -> None:
     assert_equal(pair)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("spoiled", "transaction"),
     [

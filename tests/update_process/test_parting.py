@@ -69,6 +69,7 @@ def test_streams_begin_again_before_anybody_says_that_it_has_parted(three: Suppl
         assert not writers_of(three.by["c"]).to_part(three.by["c"].content.uuid)
 
 
+@pytest.mark.slow
 def test_rows_that_it_shared_are_remembered_for_it_no_longer(tmp_path: Path) -> None:
     three = shared(tmp_path, 3)
     run(three, "a", "INSERT INTO ta VALUES (1, 'old', 0)")
@@ -86,6 +87,7 @@ def test_rows_that_it_shared_are_remembered_for_it_no_longer(tmp_path: Path) -> 
     assert members == {three.by["a"].content.uuid, three.by["c"].content.uuid}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["append.before_write:1", "append.after_write:1", "apply.after_commit:1"])
 def test_a_kill_between_the_steps_loses_none_of_them(three: Suppliers, place: str) -> None:
     three.write("b", 2)

@@ -118,6 +118,7 @@ def test_a_batch_that_would_take_too_long_is_ended(pair: Pair, monkeypatch: pyte
     assert_equal(pair)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("batch_transactions", [1, 7, 20_000])
 def test_the_first_conflict_is_the_one_that_is_told(

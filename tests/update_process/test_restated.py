@@ -52,6 +52,7 @@ def program(dice: random.Random, count: int) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_in_the_same_words_it_comes_to_the_same(pair: Pair, tmp_path: Path, seed: int) -> None:
     """Every second, all, or some transactions, in windows that are mixed; and the journal leads there once more."""

@@ -275,6 +275,7 @@ def test_another_transaction_of_the_same_number_is_diverged(two: Suppliers) -> N
             work_through(applier)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed_", range(6))
 def test_three_suppliers_in_any_order_converge(seed_: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writers, partitions that change hands, streams cut anywhere, pools lost: at rest rows and vectors are equal."""
@@ -308,6 +309,7 @@ APPLYING = (
 COMMITTING = ("append.before_write", "append.after_write", "commit.after_commit", "finish.before_publish")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boots", [False, True], ids=["", "rebooted"])
 @pytest.mark.parametrize("place", APPLYING)
 def test_killed_while_it_applies(two: Suppliers, place: str, boots: bool) -> None:
@@ -325,6 +327,7 @@ def test_killed_while_it_applies(two: Suppliers, place: str, boots: bool) -> Non
     assert [len(rows) for rows in two.rows("b").values()] == [5, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boots", [False, True], ids=["", "rebooted"])
 @pytest.mark.parametrize("place", COMMITTING)
 def test_a_writer_that_is_killed_between_batches(two: Suppliers, place: str, boots: bool) -> None:
@@ -340,6 +343,7 @@ def test_a_writer_that_is_killed_between_batches(two: Suppliers, place: str, boo
     two.assert_converged()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", COMMITTING)
 def test_killed_while_it_gives_a_partition_away(two: Suppliers, place: str) -> None:
     """It is given, or it is not; and who asks again finds it given."""
@@ -363,6 +367,7 @@ def test_killed_while_it_gives_a_partition_away(two: Suppliers, place: str) -> N
     two.assert_converged()
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_its_segment_begins_a_new_one_that_knows_all_origins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,7 @@ from replicate.journal.chain import Chain, Segment
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import read_head
+from replicate.journal.record import decode_batch, read_head, resolved_of
 from replicate.journal.segment import SegmentFile, read_exactly
 from replicate.journal.spool import remove_orphans
 from replicate.journal.tail import Damaged, ScanResult, Torn, classify_tail
@@ -215,6 +215,9 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
         _begin_new(instance, chain, regions)
     last, scan = chain.scan_last()
     _check_incarnation(instance, last)
+    if last.header.incarnation < instance.content.incarnation:
+        # Who raised it may have been killed before the file's name was durable; what it writes must not outlive it.
+        sync_directory(os.fspath(instance.path))
     consumers = [read_consumer(instance.consumers_directory, peer.name) for peer in instance.peers]
     durable = DurableSidecar(instance.journal_directory / SIDECAR_NAME)
     try:
@@ -224,6 +227,8 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
         durable.close()
     acknowledged = max((one.acknowledged_seqno for one in consumers if one is not None), default=0)
     repaired = 0
+    if instance.is_supplier:
+        scan = _without_unsaid(chain, last, scan, regions)
     if not last.header.adopted:
         scan, repaired = repair_from_rings(chain, last, scan, regions, max(last_durable, acknowledged))
     verdict = classify_tail(
@@ -264,6 +269,21 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
     return journal
 
 
+def _without_unsaid(chain: Chain, last: Segment, scan: ScanResult, regions: list[Region]) -> ScanResult:
+    """A supplier's transaction that was merged, whose rows gave way for unique values, and its word on them, which has
+    all others remove them, are one batch (update_process/merging.py). Where the word did not come onto the disk, nor
+    did the batch into the region: the transaction is taken for torn, too, and comes again."""
+    if scan.restated is None or (scan.damaged is not None and scan.damaged.whole_frame):
+        return scan
+    if max((region.seqno for region in regions), default=0) >= scan.last_seqno:
+        return scan
+    with chain.open(last.first_seqno) as segment:
+        resolved = resolved_of(decode_batch(segment.read_frame(scan.restated[0]))[2])
+    if resolved is None or not KIND.gave_way(resolved.losses):
+        return scan
+    return scan.without_restated("rows gave way in it, and the word on them does not follow")
+
+
 def _csn_before(chain: Chain, last: Segment, regions: list[Region]) -> int:
     """The highest csn of what the segments before the newest one hold and no region has; 0: there is nothing. What is
     written from now on comes after it, also where it is another supplier's, whose clock is ahead."""
@@ -271,7 +291,7 @@ def _csn_before(chain: Chain, last: Segment, regions: list[Region]) -> int:
     if not 1 < first_seqno < last.first_seqno:
         return 0  # of a region that is being added nothing is old
     found = 0
-    reader = ChainReader(chain, first_seqno)
+    reader = ChainReader(chain, max(first_seqno, chain.oldest_seqno()))  # what no region lacks may be pruned
     try:
         while (read := reader.read(BATCH_BYTES_MAX, last.first_seqno - 1)) is not None:
             data = read.commit_frame if isinstance(read, LargeTransaction) else read.data

@@ -27,7 +27,7 @@ from replicate.journal.chain import Chain
 from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import CHANGES_BEGIN, Head, changes_of, decode_batch, read_head, read_part, unpacker
-from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM, RING_RECORD_BYTES_MAX
+from replicate.limits import BATCH_BYTES_MAX, PARTITION_MAX, PARTITION_STREAM, RING_RECORD_BYTES_MAX
 from replicate.model.moves import moves_in
 from replicate.model.region_record import without_making
 from replicate.model.transaction import OF_WRITERS, TELLS_ONLY, Catalogue, Kind, Op, TableDefinition
@@ -237,6 +237,7 @@ class _Redo:
             self._rows.begin()
             self._rows.seqno = seqno
             yield
+            self._rows.check_awaited()
             self._rows.settle_own_counters()
 
     def _scr(self, head: Head) -> list[ScrRow]:
@@ -265,6 +266,8 @@ class _Redo:
             self._refuse_moves(flat)
         for place in range(0, len(flat), 4):
             op, ident, argument, values = flat[place : place + 4]
+            if PARTITION_STREAM < ident <= PARTITION_MAX and not self._is_supplier:  # a change of no table
+                self._touched.add(ident)
             if op in (Op.SEEN, Op.RESOLVED):
                 ours.extend((op, ident, argument, values))
             if op in TELLS_ONLY or (op == Op.REGION and values[0] not in OF_WRITERS):

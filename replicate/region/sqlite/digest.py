@@ -20,6 +20,7 @@ import apsw
 import msgpack
 from xxhash import xxh3_128
 
+from replicate.model.elements import DEFINITION, SECTION, STORAGE
 from replicate.model.transaction import TableDefinition
 from replicate.region.sqlite.feed import own_tables
 from replicate.region.sqlite.open import translate
@@ -44,6 +45,9 @@ CHUNK_ROWS: Final = 500
 SEQUENCES: Final = "sqlite_sequence"
 _SEQUENCE_QUERY: Final = COUNTERS + " ORDER BY name, seq"
 DIFFERENCES_DEFAULT: Final = 10
+
+_ELEMENTS: Final = {"table": DEFINITION, "view": DEFINITION, "index": STORAGE, "trigger": SECTION}
+"""Of what sqlite_schema knows."""
 
 Holds = Callable[[int], bool]
 """Whether the rows of a partition are there, by its number."""
@@ -121,12 +125,13 @@ class TableComparison:
 
 @dataclass(frozen=True, slots=True)
 class SchemaDifference:
-    """An object whose definition differs; None where it is missing."""
+    """An object whose definition differs; None where it is missing. `left_out`: its audit element is not in both."""
 
     kind: str
     name: str
     first: str | None
     second: str | None
+    left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,12 @@ class Comparison:
     @property
     def equal(self) -> bool:
         """Whether nothing differs."""
-        return not self.schema and not any(table.differs for table in self.tables)
+        return not self.schema_differs and not any(table.differs for table in self.tables)
+
+    @property
+    def schema_differs(self) -> bool:
+        """Whether an object differs whose element is in both."""
+        return any(not one.left_out for one in self.schema)
 
 
 @contextmanager
@@ -272,9 +282,10 @@ def compare(
     limit: int = DIFFERENCES_DEFAULT,
     progress: Progress | None = None,
     left_out: frozenset[str] = frozenset(),
+    elements: frozenset[str] = frozenset(),
 ) -> Comparison:
     """Compare two regions, each in one snapshot; at most `limit` differing rows are kept for each table. `left_out`:
-    tables whose rows are not in both.
+    tables whose rows are not in both; `elements`: audit elements that are not.
 
     The snapshots are the callers' where they hold transactions: then the comparison is at the moment they chose.
     """
@@ -283,7 +294,10 @@ def compare(
         others = own_tables(first) | own_tables(second)
         here, there = set(user_tables(first)) - others, set(user_tables(second)) - others
         for name in sorted(here | there):
-            if name not in there:
+            if (name not in there or name not in here) and DEFINITION in elements:
+                reason = f"only in the {'first' if name in here else 'second'}"
+                tables.append(TableComparison(name, TableVerdict.LEFT_OUT, reason, 0, 0, ()))
+            elif name not in there:
                 tables.append(TableComparison(name, TableVerdict.ONLY_FIRST, "", 0, 0, ()))
             elif name not in here:
                 tables.append(TableComparison(name, TableVerdict.ONLY_SECOND, "", 0, 0, ()))
@@ -293,7 +307,7 @@ def compare(
                 tables.append(compare_table(first, second, name, limit=limit, progress=progress))
         apart = counted_apart(first) | counted_apart(second)
         tables.extend(_compare_sequences(first, second, limit, progress, others | left_out | apart))
-        return Comparison(tuple(tables), schema_differences(first, second, others))
+        return Comparison(tuple(tables), schema_differences(first, second, others, elements))
 
 
 def compare_table(
@@ -361,13 +375,16 @@ def _compare_sequences(
 
 
 def schema_differences(
-    first: apsw.Connection, second: apsw.Connection, without: Container[str] = frozenset()
+    first: apsw.Connection,
+    second: apsw.Connection,
+    without: Container[str] = frozenset(),
+    elements: Container[str] = frozenset(),
 ) -> tuple[SchemaDifference, ...]:
     """The user's tables, indexes, views and triggers whose SQL differs or that are only on one side; not those of the
-    tables `without`."""
+    tables `without`. `elements`: audit elements that are not in both."""
     here, there = schema_objects(first, without), schema_objects(second, without)
     return tuple(
-        SchemaDifference(*key, here.get(key), there.get(key))
+        SchemaDifference(*key, here.get(key), there.get(key), _ELEMENTS[key[0]] in elements)
         for key in sorted(here.keys() | there.keys())
         if here.get(key) != there.get(key)
     )

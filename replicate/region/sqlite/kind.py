@@ -7,7 +7,7 @@ opened. Leaves to others: everything but the way there.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import apsw
@@ -51,6 +51,12 @@ class SqliteKind:
         from replicate.region.sqlite.mending import MendedFile
 
         return MendedFile(path, region=region)
+
+    def gave_way(self, losses: Sequence[bytes]) -> bool:
+        """Of what was lost by a merge."""
+        from replicate.region.sqlite.row_stamps import gave_way
+
+        return gave_way(losses)
 
     def held(self, paths: Mapping[str, tuple[Path, bytes]]) -> OpenRegions:
         """Regions at one moment."""

@@ -187,6 +187,16 @@ def pack_merged(merged: Merged) -> bytes:
     return packed
 
 
+def gave_way(losses: Iterable[bytes]) -> bool:
+    """Whether one of them (`pack_merged`) is a row that gave way for a unique value."""
+    return any(_merged_of(facts, 0).lost.what == "unique" for facts in losses)
+
+
+def _merged_of(facts: bytes, seqno: int) -> Merged:
+    table, columns, key, what, winner, loser, values, ordinals, left = msgpack.unpackb(facts, use_list=False)
+    return Merged(seqno, table, columns, key, Lost(what, Stamp(*winner), Stamp(*loser), values, ordinals), left)
+
+
 def note_losses(connection: apsw.Connection, seqno: int, losses: Iterable[bytes]) -> None:
     """Keep what was lost in a transaction (`pack_merged`), inside the caller's; nothing happens on what has never been
     a supplier."""
@@ -202,9 +212,7 @@ def read_merged(connection: apsw.Connection) -> Iterator[MergedRow]:
     if connection.table_exists("main", "_replicate_conflict"):
         text = "SELECT id, state, seqno, facts FROM main._replicate_conflict ORDER BY id"
         for number, state, seqno, facts in connection.execute(text):
-            table, columns, key, what, winner, loser, values, ordinals, left = msgpack.unpackb(facts, use_list=False)
-            lost = Lost(what, Stamp(*winner), Stamp(*loser), values, ordinals)
-            yield MergedRow(number, state, Merged(seqno, table, columns, key, lost, left))
+            yield MergedRow(number, state, _merged_of(facts, seqno))
 
 
 def count_open(connection: apsw.Connection) -> int:

@@ -38,6 +38,11 @@ COUNTERS: Final = "SELECT name, seq FROM main.sqlite_sequence WHERE seq IS NOT 0
 """The counters of AUTOINCREMENT that count. One that stands at 0 and none at all are the same: SQLite makes such a row
 when an INSERT has found no rows to insert, and tells no hook of it (measured)."""
 
+OTHER_SCHEMA: Final = (
+    "Where definitions are not subscribed to, change it as the stream has it: replicate -i INSTANCE schema run FILE; "
+    "else another client changed the schema here: seed this region again"
+)
+
 _WITH_ROWS: Final = ("table", "shadow")
 _GENERATED: Final = (2, 3)
 """`hidden` of PRAGMA table_xinfo: VIRTUAL and STORED generated columns."""
@@ -387,6 +392,21 @@ def definition_difference(wanted: TableDefinition, found: TableDefinition) -> st
     return None
 
 
+def column_differences(wanted: TableDefinition, found: TableDefinition) -> list[str]:
+    """Column by column, by their names: what `found` lacks, has besides, and has otherwise. None where only their order
+    differs."""
+    here, there = ({column.name: column for column in one.columns} for one in (found, wanted))
+    return [
+        *(f"it lacks {_column_text(one)}" for name, one in there.items() if name not in here),
+        *(f"it has {_column_text(one)} besides" for name, one in here.items() if name not in there),
+        *(
+            f"it has {_column_text(here[name])} instead of {_column_text(one)}"
+            for name, one in there.items()
+            if name in here and here[name] != one
+        ),
+    ]
+
+
 def _column_text(column: Column) -> str:
     parts = [quote(column.name), column.type or "(no type)"]
     if column.not_null:
@@ -397,7 +417,7 @@ def _column_text(column: Column) -> str:
 
 
 def check_definition(connection: apsw.Connection, definition: TableDefinition, *, seqno: int = 0) -> None:
-    """ConflictError naming the first difference between the local table and `definition`."""
+    """ConflictError naming what differs between the local table and `definition`, column by column."""
     where = connection.filename
     try:
         found = read_definition(connection, definition.table, region=definition.region, by_key=definition.is_by_key)
@@ -405,12 +425,14 @@ def check_definition(connection: apsw.Connection, definition: TableDefinition, *
         difference: str | None = "there is no such table"
     else:
         difference = definition_difference(definition, found)
+        if difference is not None:
+            difference = "; ".join([difference, *column_differences(definition, found)])
     if difference is not None:
         raise ConflictError(
             f"table {definition.table} is not as the stream defines it (version {definition.version}): {difference}"
             + (f"; transaction {seqno} needs it" if seqno else ""),
             where=where,
-            do="Another client changed the schema here: seed this region again",
+            do=OTHER_SCHEMA,
             table=definition.table,
             version=definition.version,
             seqno=seqno,

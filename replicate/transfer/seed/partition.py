@@ -126,6 +126,13 @@ def _check(secondary: Instance, numbers: Sequence[int]) -> None:
                 where=where,
                 do=f"Say so first: replicate -i {secondary.named} subscription add {name(number)}",
             )
+    elements = secondary.content.partitions.elements
+    if placed := [one for one, number in elements.items() if number in numbers]:
+        raise UsageError(
+            f"{placed[0]} is in partition {name(elements[placed[0]])}: what the schema lacks of it comes with no rows",
+            where=where,
+            do=f"Seed all of it: replicate -i {secondary.named} seed --restart",
+        )
     if secondary.waiting:
         raise TryAgainError(
             f"region {secondary.waiting[0]} waits for its seed",

@@ -144,6 +144,7 @@ def test_a_compare_beside_it_does_not_thaw_it(pair: Pair) -> None:
     refused(lambda: insert(pair.primary))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", [True, False])
 def test_killed_between_its_two_steps_and_repeated(pair: Pair, *, on: bool) -> None:
     pair.write(1)

@@ -374,6 +374,7 @@ def test_a_damaged_instance_file_is_removed_with_nothing_lost(pair: Pair) -> Non
     assert (first["role"], first["uuid"].replace("-", "")) == ("", pair.primary.content.uuid.hex())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prepare", "run"),
     [

@@ -158,7 +158,7 @@ def test_a_newer_format_and_a_file_that_is_well_are_not_damaged(instance: Instan
         remove(instance, "--force")
     with pytest.raises(UsageError, match="the instance file is well"):
         remove_damaged_instance(str(instance.path))
-    damage(instance, lambda text: text.replace('"format": 1', '"format": 8'))
+    damage(instance, lambda text: text.replace('"format": 1', '"format": 99'))
     for options in ((), ("--force",)):
         with pytest.raises(FormatUnknownError, match="Use the release that wrote it"):
             remove(instance, *options)

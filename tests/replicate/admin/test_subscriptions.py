@@ -26,6 +26,7 @@ from replicate.errors import (
     PermissionRefusedError,
     UsageError,
 )
+from replicate.model.elements import PLACED
 from replicate.region.sqlite.digest import TableVerdict
 from replicate.status.collect import collect
 from replicate.transfer.seed.install import install_file
@@ -111,6 +112,9 @@ def test_whatever_is_written_and_assigned(pair: Pair, seed: int) -> None:
         with closing(pair.connect()) as connection:
             for _ in range(random.randrange(1, 12)):
                 a_transaction(random, tables, connection)
+            if step == 2:  # into ones that are wanted: as ever, whatever comes beside it
+                for element in random.sample(PLACED, random.randrange(4)):
+                    partitions.place_element(pair.primary, element, random.choice(wish))
             if step == 3:
                 connection.execute(f"ALTER TABLE {tables[0]} RENAME TO renamed")
                 connection.execute("ALTER TABLE t5 ADD COLUMN more")

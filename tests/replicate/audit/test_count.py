@@ -33,6 +33,7 @@ def groups_of(one: Plain, change: Any, by: tuple[str, ...], names: dict[int, str
     return tuple(made[word] for word in by)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(6))
 def test_counts_are_those_of_a_plain_decode(seed: int, tmp_path: Path) -> None:
     made = RandomJournal(tmp_path / "journal", seed)
@@ -66,6 +67,7 @@ def test_what_cannot_be_counted_by(by: tuple[str, ...], what: str) -> None:
         Counts(by)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_what_is_read(tmp_path: Path) -> None:
     """Counted, and read backwards: many transactions, and one of many parts, in the memory of a few."""
     toy = ToyJournal(tmp_path / "journal")

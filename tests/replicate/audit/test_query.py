@@ -67,6 +67,7 @@ def touches(seqno: int, table: str) -> bool:
     return seqno == 14 if table == "made" else seqno not in (2,) and seqno % 3 != 0 if seqno > 2 else seqno == 1
 
 
+@pytest.mark.slow
 def test_every_combination_is_what_one_would_pick_by_hand(journal: ToyJournal) -> None:
     csn_of = {one.seqno: one.csn for one in show_chain(journal.chain)}
     assert list(csn_of) == list(range(1, 20))
@@ -184,6 +185,7 @@ def test_the_fewest_words_that_name_each_table() -> None:
     assert [tables_named([name], known) for name in shortest_names(known)] == [frozenset({one}) for one in known]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_what_is_shown(tmp_path: Path) -> None:
     """Many transactions, and one of many parts, are shown in the memory of a few."""
     toy = ToyJournal(tmp_path / "journal")
@@ -214,6 +216,7 @@ def test_without_a_table_all_changes_are_told(journal: ToyJournal) -> None:
         assert one.change_count == len(one.changes)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("bad", "first", "last", "told"),
     [

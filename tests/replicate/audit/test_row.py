@@ -15,6 +15,7 @@ from tests.harness.random_journal import RandomJournal
 ROWS = frozenset({Op.INSERT, Op.UPDATE, Op.DELETE})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_each_row_has_the_history_that_the_model_has(seed: int, tmp_path: Path) -> None:
     made = RandomJournal(tmp_path / "journal", seed, 100)

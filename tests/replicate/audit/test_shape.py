@@ -7,6 +7,7 @@ import io
 import json
 
 import msgpack
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,7 @@ def test_an_update_is_told_as_what_has_changed() -> None:
     assert text.head(a_record("insert", None, (1, "a", None))) == "7  1970-01-01 00:04:28.435456 UTC  east/2"
 
 
+@pytest.mark.slow
 @given(st.text(), st.binary(), st.integers(12, 60))
 def test_a_line_holds_no_control_character_and_is_as_wide_as_the_terminal(text: str, data: bytes, width: int) -> None:
     line = Text(width).line(a_record("insert", None, (text, data, msgpack.ExtType(1, data))))

@@ -114,6 +114,7 @@ def script(primary: Instance, query: Query, *, is_undo: bool) -> str:
     return "\n".join(made.lines(records()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_undo_restores_and_redo_does_it_again(primary: Instance, seed: int) -> None:
     dice = random.Random(seed)

@@ -36,6 +36,7 @@ class Opener:
         yield NamedFiles({first: chain.path_of(first)}, "an archive")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_they_answer_as_the_whole_does(seed: int, tmp_path: Path) -> None:
     made = RandomJournal(tmp_path / "journal", seed, 80)

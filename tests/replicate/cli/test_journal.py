@@ -125,6 +125,7 @@ def test_verify_names_every_bad_place(primary: Instance) -> None:
     assert [f"offset {offset}, seqno {seqno}: " in text for seqno, offset in wanted] == [True, True]
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -191,6 +191,7 @@ def test_every_error_class_has_an_exit_code_of_the_table() -> None:
     assert {kind.exit_code for kind in below(ReplicateError)} <= set(EXIT_CODES)
 
 
+@pytest.mark.slow
 def test_usage(tmp_path: Path) -> None:
     assert command("--version", home=tmp_path).stdout.startswith("replicate, version ")
     helped = command("source", "start", "-h", home=tmp_path)
@@ -243,6 +244,7 @@ def test_a_reader_that_went_away_is_no_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [("config", "show", "--defaults"), ("--version",)])
 def test_a_full_output_is_an_io_error(words: tuple[str, ...], unbuffered: str) -> None:

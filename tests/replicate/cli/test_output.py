@@ -63,6 +63,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(instances.ROOT)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "code"), [(("region", "list"), 0), (("--json", "source", "status"), 1)])
 def test_no_output_changes_an_exit_code(primary: Path, words: tuple[str, ...], code: int) -> None:
     """1: a daemon that never ran."""
@@ -79,6 +80,7 @@ def test_no_output_changes_an_exit_code(primary: Path, words: tuple[str, ...], c
     assert done.returncode == code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["closed", "gone"])
 def test_a_daemon_without_an_output_serves_and_ends(tmp_path: Path, way: str) -> None:
     primary = instances.make_primary(tmp_path / "alpha")

@@ -157,6 +157,7 @@ def test_a_hook_that_fails_does_not_hide_why_the_export_ended(pair: Pair) -> Non
         said("-i", "east", "packet", "export")
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("words", "error"),
     [

@@ -55,6 +55,21 @@ def test_a_primary(pair: Pair) -> None:
     ]
     listed = told("-i", "east", "partition", "list")
     assert [one["tables"] for one in listed] == [[], ["main.account", "main.entry"], [], []]
+    assert said("-i", "east", "partition", "element", "storage", "stock").splitlines() == [
+        "STORAGE belongs to partition stock",
+        "a secondary with some partitions gets it no more, unless it subscribes to that one, too",
+    ]
+    assert "DEFINITION belongs to partition sales\n" in said(
+        "-i", "east", "partition", "element", "DEFINITION", "sales"
+    )
+    listed_lines = said("-i", "east", "partition", "list").splitlines()
+    assert "sales    number 2   2 tables  DEFINITION, SECTION" in listed_lines
+    assert "stock    number 40  0 tables  comments, STORAGE" in listed_lines
+    assert [one["elements"] for one in told("-i", "east", "partition", "list")][1:3] == [
+        ["DEFINITION", "SECTION"], ["STORAGE"],
+    ]  # fmt: skip
+    assert said("-i", "east", "partition", "element", "DEFINITION", "all") == "DEFINITION goes to everybody\n"
+    assert told("-i", "east", "partition", "element", "STORAGE", "ALL")["names"]["40"] == "stock"
     assert "comments go to everybody" in said("-i", "east", "partition", "comments", "ALL")
     said("-i", "east", "peer", "add", "west", "127.0.0.1:7430", "--partitions", "stock,2", "--replace")
     assert said("-i", "east", "peer", "list").endswith("sales, stock at most\n")

@@ -36,6 +36,7 @@ def run(instance: Path, *arguments: str | Path, stderr: int = subprocess.PIPE) -
     )
 
 
+@pytest.mark.slow
 def test_by_a_file_from_one_to_the_other(pair: Pair, tmp_path: Path) -> None:
     made = run(pair.primary.path, "--json", "--to-file", tmp_path / "f", "--for", "west")
     assert made.returncode == 0, made.stderr
@@ -50,6 +51,7 @@ def test_by_a_file_from_one_to_the_other(pair: Pair, tmp_path: Path) -> None:
     assert "no seed is on its way" in run(pair.primary.path, "--forget", "west").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -65,6 +67,7 @@ def test_what_makes_no_sense_together(pair: Pair, arguments: tuple[str, ...]) ->
     assert done.stderr.startswith("USAGE")
 
 
+@pytest.mark.slow
 def test_a_path_is_an_instance_here_and_a_name_may_be_a_remote_one(pair: Pair) -> None:
     path = run(pair.secondary.path, "--from", pair.directory / "nowhere")
     assert path.returncode == 69

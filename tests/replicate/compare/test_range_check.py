@@ -111,6 +111,7 @@ def some_changes(pair: Pair, dice: random.Random, count: int) -> None:
 EVERYTHING = {"", "account", "word", "loose", "exact", "sqlite_sequence"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_secondary_that_has_gone_on_is_verified_as_it_was(
     pair: Pair, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -129,6 +130,7 @@ def test_a_secondary_that_has_gone_on_is_verified_as_it_was(
     assert set().union(*found.values()) == {"equal"}, found
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("table", "statement"),
     [

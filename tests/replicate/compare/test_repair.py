@@ -227,6 +227,7 @@ def repair_by_path(primary: Instance, secondary: Instance) -> None:
     repair(primary, secondary, by="me", timeout_s=30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["repair.written_down:1", "repair.region_mended:1", "repair.region_mended:2"])
 def test_killed_and_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))

@@ -157,6 +157,7 @@ def test_what_is_refused(level: Pair, tmp_path: Any) -> None:
             parse(wrong, where="x")
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda one: st.lists(one) | st.dictionaries(st.text(), one)))
 def test_nonsense_is_one_error(value: Any) -> None:
     with pytest.raises(DamagedError):

@@ -81,6 +81,7 @@ def test_every_kind_of_transaction_counts_where_it_belongs(pair: Pair) -> None:
     assert last_within(chain, last + 1, last) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_what_the_decoded_frames_say(pair: Pair, seed: int) -> None:
     noise, before = random.Random(seed), pair.last_seqno()

@@ -35,6 +35,7 @@ def tell_all(made: Suppliers) -> None:
     made.level()
 
 
+@pytest.mark.slow
 def test_each_supplier_has_at_least_what_is_said_of_it(three: Suppliers) -> None:
     for name in three.names:
         three.write(name, 3, table="ta")
@@ -44,6 +45,7 @@ def test_each_supplier_has_at_least_what_is_said_of_it(three: Suppliers) -> None
                 assert all(number <= has.get(origin, 0) for origin, number in one.last.items()), (other, one)
 
 
+@pytest.mark.slow
 def test_what_was_written_is_lacked_until_it_was_told_of(three: Suppliers) -> None:
     tell_all(three)
     before = {name: one.lacks for name, one in rows(three, "a").items()}

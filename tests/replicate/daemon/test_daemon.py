@@ -138,6 +138,7 @@ def test_a_daemon_that_vanishes_or_does_not_serve(files: DaemonFiles) -> None:
     assert files.lock.probe() is None
 
 
+@pytest.mark.slow
 def test_a_start_that_was_refused_leaves_no_empty_log(files: DaemonFiles) -> None:
     def sizes() -> dict[str, int]:
         return {path.name: path.stat().st_size for path in files.log.parent.iterdir()}
@@ -340,6 +341,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_believed(files: DaemonFi
         os.close(fd)
 
 
+@pytest.mark.slow
 def test_two_threads_that_tell_the_status_leave_it_whole(files: DaemonFiles) -> None:
     """The one that tells each second, and the one whose state changes: they have one temporary file."""
     files.lock.make_directories()

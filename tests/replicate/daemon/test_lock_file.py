@@ -57,6 +57,7 @@ def is_serving(files: DaemonFiles, pid: int) -> bool:
     return said is not None and (said.state, said.pid) == (SERVING, pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "locks"])
 @pytest.mark.parametrize("is_made_anew", [False, True])
 def test_no_second_daemon_starts_where_a_directory_was_removed(

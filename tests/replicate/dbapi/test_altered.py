@@ -56,6 +56,7 @@ def pairs(name: str) -> Iterator[tuple[str, str]]:
         yield first.format(name), second.format(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_a_row_is_written_on_both_sides_of_a_virtual_column(sides: Street, name: str) -> None:
     """Every pair of writes is exact and none is refused: what the first write made of its row is known."""
@@ -67,6 +68,7 @@ def test_a_row_is_written_on_both_sides_of_a_virtual_column(sides: Street, name:
     assert sides.refused == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_back_and_forth_within_one_transaction(sides: Street, name: str) -> None:
     add, drop = ADD.format(name), DROP.format(name)
@@ -76,6 +78,7 @@ def test_back_and_forth_within_one_transaction(sides: Street, name: str) -> None
     assert sides.refused == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_savepoints_around_the_alter(sides: Street, name: str) -> None:
     """What a ROLLBACK TO takes back counts as not written, on whichever side of the ALTER it was."""
@@ -254,6 +257,7 @@ def run(connection: Any, dice: Random, schemas: tuple[str, ...], transactions: i
     return ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_random_writes_and_alters_in_one_region(plain: Plain, seed: int) -> None:
     with street(plain, SCRIPT + MORE) as sides:
@@ -263,6 +267,7 @@ def test_random_writes_and_alters_in_one_region(plain: Plain, seed: int) -> None
         sides.prove(plain=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_random_writes_and_alters_in_several_regions(several: Several, seed: int) -> None:
     with contextlib.closing(several.attached(isolation_level=None)) as connection:

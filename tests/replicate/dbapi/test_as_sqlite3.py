@@ -61,6 +61,7 @@ def raised(action: Callable[[], Any]) -> str:
 # Sets of parameters whose giver uses the connection.
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "between", ["COMMIT", "ROLLBACK", "COMMIT; BEGIN", "COMMIT; DELETE FROM log", "ROLLBACK; SAVEPOINT s"]
 )
@@ -310,6 +311,7 @@ def test_what_was_touched_before_a_statement_that_fails_around_another(sides: St
 # The interface.
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "action",
     [

@@ -70,6 +70,7 @@ def test_whatever_stops_our_look_at_the_counters_leaves_no_transaction(
     sides.prove(plain=False)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("isolation_level", [None, "", "IMMEDIATE"])
 @pytest.mark.parametrize("begin", ["", "BEGIN", "BEGIN IMMEDIATE"])
 def test_an_interrupt_while_the_region_is_taken(sides: Street, isolation_level: str | None, begin: str) -> None:
@@ -262,6 +263,7 @@ def test_sets_begin_one_transaction(sides: Street, returning: str) -> None:
     assert same(sides, program) is False
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("isolation_level", [None, ""])
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(
@@ -303,6 +305,7 @@ def test_a_definition_takes_sets(sides: Street, sql: str, sets: list[Any]) -> No
 # Parameters that fail, and texts that do.
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("isolation_level", [None, ""])
 @pytest.mark.parametrize("given", [(object(),), (2**70,), {"x": 1}, 5, (), (1, 2)])
 @pytest.mark.parametrize(
@@ -365,6 +368,7 @@ def test_several_statements_have_no_count_of_rows_and_no_description(sides: Stre
     assert same(sides, program)[1:] == (-1, None)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "sql",
     [

@@ -105,6 +105,7 @@ def test_killed_at_each_failpoint_of_a_commit(several: Several) -> None:
     several.same()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 400])
 def test_a_commit_that_fails_in_the_second_region_is_finished_there(several: Several, size: int) -> None:
     killed, said = run(several.primary, "main", "two", 1, "once", size)

@@ -37,6 +37,7 @@ def connection(instance: Instance) -> Iterator[Any]:
     made.close()
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "text",
     [

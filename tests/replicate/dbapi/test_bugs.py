@@ -360,6 +360,7 @@ CREATE TABLE counted (id INTEGER PRIMARY KEY AUTOINCREMENT, x UNIQUE, v AS (x) V
 """
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "texts",
     [
@@ -423,6 +424,7 @@ def test_virtual_generated_columns(
         assert sides.refused == 0
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("how", ["FAIL", "ABORT", "IGNORE", "REPLACE", "ROLLBACK"])
 @pytest.mark.parametrize("connection", [0, 2])
 def test_a_statement_that_fails_on_a_table_with_a_virtual_column(plain: Plain, how: str, connection: int) -> None:

@@ -105,6 +105,7 @@ STEPS = {
 }
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", STEPS)
 def test_a_row_written_by_hand_travels(pair: Pair, kind: str) -> None:
     play(pair, *STEPS[kind])
@@ -189,6 +190,7 @@ def test_seed_and_compare_agree_on_it(pair: Pair) -> None:
     assert not found.equal
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(5))
 def test_any_of_it_in_any_order(pair: Pair, seed: int) -> None:
     dice = random.Random(seed)

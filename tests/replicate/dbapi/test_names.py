@@ -23,6 +23,7 @@ def insert(number: int) -> str:
     return f"INSERT INTO t VALUES ({number}, 'v')"
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "texts",
     [

@@ -77,6 +77,7 @@ def savepoints_and_errors(sides: Street, dice: Random, table: str) -> None:
     execute(sides, f"INSERT INTO {table} (rowid, a) VALUES (?, 'first'), (1, 'there already')", number)  # fails
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(TEXTS))
 def test_full_text_indexes(plain: Plain, kind: str) -> None:
     dice = Random(7)

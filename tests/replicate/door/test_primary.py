@@ -233,6 +233,7 @@ def test_a_schema_change_of_a_stranger_is_noticed_also_after_a_redo(tmp_path: Pa
         assert not session.holds_region
 
 
+@pytest.mark.slow
 def test_the_64th_definition_switches_segments(tmp_path: Path) -> None:
     instance = make_primary(tmp_path / "alpha")
     with session_of(instance) as session:

@@ -61,6 +61,7 @@ def read_pool(reader: PoolReader, last_seqno: int) -> list[int]:
     return seen
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("step", STEPS)
 def test_faults_1_to_6_a_live_writer_finishes_what_a_killed_one_left(tmp_path: Path, step: str) -> None:
     instance = make_primary(tmp_path / "alpha")
@@ -78,6 +79,7 @@ def test_faults_1_to_6_a_live_writer_finishes_what_a_killed_one_left(tmp_path: P
         assert check(instance).rows["main"].keys() == ({1, 2, 3} if step in APPENDED else {1, 3})
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("step", STEPS)
 def test_faults_1_to_6_33_killed_then_the_pool_is_lost(tmp_path: Path, step: str) -> None:
     instance = make_primary(tmp_path / "alpha")
@@ -92,6 +94,7 @@ def test_faults_1_to_6_33_killed_then_the_pool_is_lost(tmp_path: Path, step: str
     assert check(instance).rows["main"].keys() == ({1, 2, 3} if step in APPENDED else {1, 3})
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("step", ["append.before_write", "append.after_write", "finish.before_publish"])
 @pytest.mark.parametrize("second", ["mend.begin", "publish.after_early", "publish.after_written", "append.after_write"])
 def test_fault_5_killed_twice_the_second_time_while_mending(tmp_path: Path, step: str, second: str) -> None:
@@ -111,6 +114,7 @@ def test_fault_5_killed_twice_the_second_time_while_mending(tmp_path: Path, step
     assert 12 in found.rows["main"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["switch.before_create", "switch.after_create", "switch.between_words"])
 @pytest.mark.parametrize("reboot", [False, True])
 def test_fault_36_killed_in_a_segment_switch(tmp_path: Path, step: str, reboot: bool) -> None:
@@ -148,6 +152,7 @@ def test_fault_36_what_follows_a_killed_switch_would_still_fit_the_old_segment(t
     assert {2000, 3011, 4000} <= check(instance).rows["main"].keys()
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("step", ["adopt.before_rename", "adopt.after_rename", "commit.after_commit"])
 @pytest.mark.parametrize("reboot", [False, True])
 def test_fault_6_killed_around_the_adoption_of_a_large_transaction(tmp_path: Path, step: str, reboot: bool) -> None:
@@ -210,6 +215,7 @@ def test_a_large_transaction_takes_the_place_of_the_empty_newest_segment(tmp_pat
     assert check(instance).kinds()[-3:] == [Kind.LARGE, Kind.TRANSACTION, Kind.TRANSACTION]
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("reboot", [False, True])
 @pytest.mark.parametrize("step", ["append.after_write", "commit.after_commit", "finish.before_publish"])
 def test_killed_in_a_schema_change(tmp_path: Path, step: str, reboot: bool) -> None:

@@ -30,6 +30,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suppliers:
     return sites
 
 
+@pytest.mark.slow
 def test_every_place_of_either_journal_is_found_by_its_vector(two: Suppliers) -> None:
     """Against brute force: the first frame that is lacking, whatever segment it stands in."""
     chain = make_chain(two.by["a"])
@@ -57,6 +58,7 @@ def test_every_place_of_either_journal_is_found_by_its_vector(two: Suppliers) ->
     assert start_for(chain, {}, last) == viewed.oldest_seqno
 
 
+@pytest.mark.slow
 def test_the_vectors_of_the_end_and_of_the_beginning(two: Suppliers) -> None:
     with door_of(two.by["b"]) as door:
         viewed = vectors_of(door)

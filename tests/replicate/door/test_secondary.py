@@ -136,6 +136,7 @@ def dying_at(step: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 KILLS = ("append.before_write:1", "append.after_write:1", "apply.after_commit:1", "finish.before_publish:1")
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("reboot", [False, True])
 @pytest.mark.parametrize("step", [*KILLS, "between"])
 def test_faults_9_10_killed_in_the_commit_of_a_batch(
@@ -176,6 +177,7 @@ def test_a_batch_that_failed_behind_its_append_is_finished_by_the_next_begin(pai
     check_equal(primary, secondary)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("reboot", [False, True])
 @pytest.mark.parametrize(
     "step", ["", "adopt.before_rename:1", "adopt.after_rename:1", "between", "apply.after_commit:1"]

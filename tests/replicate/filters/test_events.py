@@ -11,6 +11,7 @@ import pytest
 from replicate.filters.events import EventWriter, Tables, read_change
 from replicate.filters.form import EXACT_MAX, Form, read_line
 from replicate.journal.record import pack_changes
+from replicate.model.transaction import Op
 from tests.harness.talking import DELETE, INSERT, LOOSE, UPDATE, known
 
 NUMBERS = (0, 1, -1, EXACT_MAX, -EXACT_MAX, EXACT_MAX + 1, -(2**63), 2**63 - 1)
@@ -59,3 +60,10 @@ def test_a_zero_that_changes_its_sign_has_changed() -> None:
 
 def test_an_update_that_changes_nothing_is_nothing() -> None:
     assert back([UPDATE, LOOSE.table_id, 2, [5, 1, 5, None]], Form.JSON, Tables(known(LOOSE))) == b""
+
+
+@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("partition", [0, 5])
+def test_a_schema_change_stays_in_the_partition_of_its_element(form: Form, partition: int) -> None:
+    change = [int(Op.SCHEMA), partition, "main", ["CREATE TABLE t (a)"]]
+    assert back(change, form, Tables(known(LOOSE))) == pack_changes(change)

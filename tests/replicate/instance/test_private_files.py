@@ -175,6 +175,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_commands_make_files_for_nobody_else_whatever_the_shells_umask_is(tmp_path: Path) -> None:
     (tmp_path / "shm").mkdir()
     environment = {**os.environ, "REPLICATE_SHM_DIR": str(tmp_path / "shm"), "PYTHONPATH": os.getcwd()}

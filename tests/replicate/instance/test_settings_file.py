@@ -51,6 +51,7 @@ def test_a_setting_stands_behind_the_line_of_the_default_file_that_it_replaces(i
     assert load(instance.path / "replicate.toml").receiver.listen == "192.0.2.2:7430"
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("key", SETTINGS)
 def test_set_and_unset_leave_the_default_file_as_it_was(instance: Instance, key: str) -> None:
     before = settings(instance)

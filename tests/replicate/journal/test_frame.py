@@ -114,6 +114,7 @@ def test_a_plausible_head_is_found_where_it_stands(made: tuple[dict[str, int], b
     assert len(before) in [match.start() for match in frame.PLAUSIBLE.finditer(before + data)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 5, 10, 13, 14, 23, 32, 41, 46, 55])
 @given(made=heads())
 def test_no_head_is_plausible_with_a_wrong_byte_between_its_numbers(

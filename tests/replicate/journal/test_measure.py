@@ -49,6 +49,7 @@ def made(values: list[int], kinds: str) -> list[bytes]:
 BYTES = [0, 1, 3, 5, 6, 9, 10, 11, 12, 13, 14, 15, 22, 23, 31, 32, 33, 40, 41, 63, 64, 70]
 
 
+@pytest.mark.slow
 @settings(max_examples=600)
 @given(
     sizes=st.lists(st.sampled_from([0, 30, 900, 960, 1100, 5000]), min_size=1, max_size=6),
@@ -88,6 +89,7 @@ def test_the_quick_way_says_what_the_slow_way_says(
     assert quick == of_view == slow
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("size", [20, 2000])
 @pytest.mark.parametrize("byte", range(64))

@@ -212,6 +212,23 @@ def test_the_one_after_it_must_continue_its_label(tmp_path: Path) -> None:
     toy.close()
 
 
+def test_a_scan_tells_the_last_one_and_what_was_before_it(tmp_path: Path) -> None:
+    toy = ToyJournal(tmp_path / "journal")
+    toy.write(2)
+    before = toy.segment.scan({})
+    assert before.restated is None
+    at = toy.append(restate(read_head(toy.maker.transaction("secret")), WHO, inserts([[1]]), (1,)))
+    found = toy.segment.scan({})
+    assert found.restated == (at, toy.maker.origin, before.chains[toy.maker.origin])
+    told = found.without_restated("because")
+    assert (told.end_offset, told.last_seqno, told.frame_count, told.chains) == (
+        before.end_offset, before.last_seqno, before.frame_count, before.chains,
+    )  # fmt: skip
+    toy.write(1)
+    assert toy.segment.scan({}).restated is None, "it is not the last one"
+    toy.close()
+
+
 # Large ones.
 
 

@@ -383,6 +383,7 @@ def test_every_flip_in_the_middle_is_damage_and_every_flip_in_the_last_is_torn(j
     assert _scan(journal).damaged is None
 
 
+@pytest.mark.slow
 def test_every_torn_length_is_torn(journal: ToyJournal) -> None:
     journal.write(1)
     frame = journal.maker.transaction("hello")
@@ -472,6 +473,7 @@ def test_scanning_can_begin_in_the_middle(journal: ToyJournal) -> None:
     assert (found.frame_count, found.last_seqno) == (2, 5)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(junk=st.binary(min_size=1, max_size=200), at=st.integers(0, 700))
 def test_overwritten_bytes_never_read_as_other_content(journal: ToyJournal, junk: bytes, at: int) -> None:

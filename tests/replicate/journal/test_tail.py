@@ -86,3 +86,15 @@ def test_the_marks_of_another_instance_prove_nothing_of_our_disk() -> None:
         assert isinstance(classify_tail(scan, last_durable_seqno=9, power_lost=True), Damaged)
         assert isinstance(classify_tail(scan, last_durable_seqno=9, power_lost=True, marks_are_ours=False), Torn)
         assert isinstance(classify_tail(scan, last_durable_seqno=11, power_lost=True, marks_are_ours=False), Damaged)
+
+
+@pytest.mark.parametrize("point", [(4, 44), None])
+def test_a_restated_frame_may_be_taken_for_torn(point: tuple[int, int] | None) -> None:
+    found = ScanResult(500, 10, 3, {1: (5, 55), 2: (7, 77)}, restated=(400, 1, point))
+    told = found.without_restated("because")
+    assert (told.end_offset, told.last_seqno, told.frame_count) == (400, 9, 2)
+    assert told.chains == ({1: point, 2: (7, 77)} if point else {2: (7, 77)})
+    assert classify_tail(told, last_durable_seqno=9) == Torn(400, 10)
+    damaged = classify_tail(told, last_durable_seqno=10)
+    assert isinstance(damaged, Damaged)
+    assert "because; but seqno 10 is durable" in damaged.reason

@@ -132,6 +132,7 @@ CONFLICTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CONFLICTS)
 def test_each_conflict_is_named_and_stops_skips_or_gives_way(tmp_path: Path, kind: str) -> None:
     sites = make(tmp_path)
@@ -193,6 +194,7 @@ def test_chosen_ones(tmp_path: Path) -> None:
     equal(sites)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["lost.region_committed:2", "lost.committed:2", "lost.noted:2"])
 def test_killed_and_repeated_each_is_there_once(tmp_path: Path, place: str) -> None:
     sites = make(tmp_path)
@@ -270,6 +272,7 @@ def test_what_was_settled_is_damaged(tmp_path: Path) -> None:
         settled.write_bytes(whole)
 
 
+@pytest.mark.slow
 def test_a_large_one(tmp_path: Path) -> None:
     sites = make(tmp_path)
     path = lose(sites, [f"INSERT INTO loose VALUES ({n} || '{'x' * 90}')" for n in range(16_000)])
@@ -357,6 +360,7 @@ def test_a_schema_change_among_them(tmp_path: Path) -> None:
     assert apply_lost(sites.primary, path, only=[last], timeout_s=30).applied == [last]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_every_accepted_transaction_is_in_the_database_or_in_a_lost_file_once(tmp_path: Path, seed: int) -> None:
     """Random histories, takeovers both ways, rollback, apply: what was accepted is there exactly once."""

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicate.errors import AlreadyExistsError, NotFoundError, UsageError
+from replicate.errors import AlreadyExistsError, NotFoundError, NotSupportedError, UsageError
 from replicate.limits import PARTITION_MAX, PARTITION_NONE
+from replicate.model.elements import PLACED
 from replicate.model.partitions import DEFAULT, ONLY_DEFAULT, Partitions, unpack
 
 names = st.sampled_from(("sales", "SALES", "stock", "hr", "DEFAULT", "none", "7", "All"))
@@ -20,6 +21,7 @@ steps = st.lists(
         st.tuples(st.just("default"), names),
         st.tuples(st.just("comments"), names),
         st.tuples(st.just("limit"), st.integers(0, 70)),
+        st.tuples(st.just("element"), st.sampled_from((*PLACED, "storage", "DATA")), names),
     ),
     max_size=12,
 )
@@ -27,7 +29,7 @@ steps = st.lists(
 
 def done(now: Partitions, word: str, *given: object) -> Partitions:
     calls = {"create": now.created, "drop": now.dropped, "limit": now.with_limit}
-    calls |= {"default": now.with_default, "comments": now.with_comments}
+    calls |= {"default": now.with_default, "comments": now.with_comments, "element": now.with_element}
     return calls[word](*given)  # type: ignore[operator]
 
 
@@ -42,6 +44,12 @@ def test_no_history_breaks_a_rule(history: list[tuple[object, ...]]) -> None:
         assert unpack(json.loads(json.dumps(after.pack()))) == after
         assert after.names[1] == DEFAULT
         assert len(after.names) <= after.limit <= PARTITION_MAX
+        assert set(after.elements.values()) <= after.names.keys()
+        if word == "element":
+            placed, where = str(given_[0]).upper(), str(given_[1])
+            rest = {one: number for one, number in now.elements.items() if one != placed}
+            assert after.elements == rest | ({} if where == "All" else {placed: now.number(where)})
+            assert after.place_of(placed) == after.elements.get(placed, after.elements.get(PLACED[0], 0))
         if word == "create":
             (number,) = set(after.names) - set(now.names)
             assert given_[1] in (None, number)
@@ -69,6 +77,11 @@ def test_what_is_refused() -> None:
         (NotFoundError, ("default", "hr")),
         (NotFoundError, ("default", "ALL")),
         (NotFoundError, ("comments", "hr")),
+        (NotFoundError, ("element", "DEFINITION", "hr")),
+        (UsageError, ("element", "DEFINITION", "NONE")),
+        (UsageError, ("element", "COMMENT", "sales")),
+        (UsageError, ("element", "triggers", "sales")),
+        (NotSupportedError, ("element", "AUTHORIZATION", "sales")),
         (UsageError, ("limit", 2)),
         (UsageError, ("limit", 64)),
     ):
@@ -77,6 +90,16 @@ def test_what_is_refused() -> None:
     assert now.with_default("NONE").default == now.with_comments("none").comments == PARTITION_NONE
     assert now.with_comments("ALL").comments == 0
     assert (now.name(9), now.name(PARTITION_NONE), now.name(30)) == ("stock", "NONE", "30")
+
+
+def test_a_partition_that_an_element_is_in_is_not_dropped() -> None:
+    now = ONLY_DEFAULT.created("defs").created("indexes").with_element("definition", "defs")
+    assert "elements" not in ONLY_DEFAULT.created("defs").pack()
+    with pytest.raises(UsageError, match="the element DEFINITION belongs to partition defs"):
+        now.dropped("defs")
+    now = now.with_element("STORAGE", "indexes").with_element("DEFINITION", "ALL")
+    assert now.dropped("defs").elements == {"STORAGE": 3}
+    assert now.with_element("storage", "all").elements == {}
 
 
 def test_the_limit_is_raised() -> None:
@@ -99,6 +122,7 @@ def test_the_limit_is_raised() -> None:
         {"names": {"2": "sales"}}, {"names": {"1": "sales"}}, {"names": {"1": "DEFAULT", "64": "x"}},
         {"names": {"1": "DEFAULT", "2": "Default"}}, {"names": {"1": "DEFAULT", "2": 5}}, {"default": 2},
         {"default": 0}, {"comments": 3}, {"limit": 0}, {"limit": 64}, {"names": None},
+        {"elements": {"DEFINITION": 2}}, {"elements": {"DATA": 1}}, {"elements": {"STORAGE": None}}, {"elements": 7},
     ],
 )  # fmt: skip
 def test_what_is_no_registry(change: dict[str, object]) -> None:

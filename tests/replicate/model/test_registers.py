@@ -355,6 +355,7 @@ def folded(sites: list[Site]) -> dict[int, tuple[Any, ...]]:
     return {key: tuple(values[key]) for key in there}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 400, 50))
 def test_every_world_comes_to_what_its_transactions_fold_to(first: int) -> None:
     strict = losses = 0
@@ -369,6 +370,7 @@ def test_every_world_comes_to_what_its_transactions_fold_to(first: int) -> None:
     assert losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 100, 50))
 def test_what_is_forgotten_changes_nothing(first: int) -> None:
     for seed in range(first, first + 50):

@@ -166,6 +166,7 @@ def test_a_definition_under_a_strange_id_is_refused() -> None:
         decode_change(4, definition.table_id ^ 1, 1, definition.pack())
 
 
+@pytest.mark.slow
 @given(st.integers(0, 12), JUNK, JUNK, JUNK)
 def test_junk_changes_raise_named_errors_only(op: int, ident: object, argument: object, values: object) -> None:
     try:
@@ -175,6 +176,7 @@ def test_junk_changes_raise_named_errors_only(op: int, ident: object, argument: 
         pass
 
 
+@pytest.mark.slow
 @given(JUNK)
 def test_junk_records_raise_named_errors_only(junk: object) -> None:
     for unpack in (Column.unpack, TableDefinition.unpack, Catalogue.unpack, unpack_partitions):
@@ -188,6 +190,7 @@ def test_junk_records_raise_named_errors_only(junk: object) -> None:
         pass
 
 
+@pytest.mark.slow
 @given(definitions(), st.integers(0, 9), JUNK)
 def test_a_definition_with_one_part_replaced(definition: TableDefinition, index: int, junk: object) -> None:
     packed = definition.pack()

@@ -53,6 +53,7 @@ def test_absent_means_nothing_seen() -> None:
     assert vector != {"no": "vector"}
 
 
+@pytest.mark.slow
 @given(JUNK)
 def test_junk_is_refused(junk: object) -> None:
     for unpack in (SynchronizationVector.unpack, unpack_chains):

@@ -155,6 +155,7 @@ def test_an_heir_that_is_gone_too_is_none() -> None:
         told(writers, RETIRING, OTHER, OTHER)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(200))
 def test_nothing_of_one_that_is_gone_comes_behind_its_retirement(seed: int) -> None:
     """Sites send their journals to one another as they please, in order. One of them goes on writing, and sending to

@@ -271,6 +271,7 @@ def test_damage_behind_good_records_does_not_hold_them_up(pool: JournalPool) -> 
     assert reader.poll(100_000) is LAPPED
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("step", "at_the_end"),
     [(step, at_the_end) for step in STEPS for at_the_end in (False, True) if at_the_end or step != "after_padding"],

@@ -197,6 +197,7 @@ def test_epoch_overwritten(ready: SharedMemory) -> None:
     assert not ready.is_current()
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("index", "value", "error"),
     [

@@ -21,18 +21,23 @@ from replicate.errors import (
     FormatUnknownError,
     NotPrimaryError,
     PermissionRefusedError,
+    RollbackNeededError,
     TryAgainError,
     UsageError,
 )
 from replicate.instance.file import WITH_FENCE, Successor, decode, encode
 from replicate.instance.instance import Instance
+from replicate.journal.catalogue import catalogue_before
 from replicate.model.findings import Finding
 from replicate.pool import control as word
 from replicate.roles.fence import give_way, meet
 from replicate.roles.rollback import rollback
 from replicate.roles.succession import Parted, Superseded, Superseding
 from replicate.roles.takeover import demote, next_steps, promote
+from replicate.roles.verdict import note_verdict, verdict_of
 from replicate.status.collect import collect
+from replicate.wire.message import Restart
+from source_server.restart import agree
 from tests.harness.instances import lose_pool
 from tests.harness.pair import assert_equal
 from tests.harness.sites import Sites, kill_at, other
@@ -294,6 +299,7 @@ def test_status_says_that_a_handover_is_not_finished(sites: Split) -> None:
     assert not finding(sites.primary, "HANDED_OVER")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["fence.pool_retired:1", "fence.noted:1", "role.region_turned:1"])
 def test_killed_at_each_step_and_repeated_it_is_the_same(sites: Split, place: str) -> None:
     call = "tests.harness.sites:meet_and_give_way"
@@ -320,6 +326,7 @@ def test_a_rollback_killed_before_the_fence_is_settled_is_repeated(sites: Split)
     assert old(sites).content.fence is None
 
 
+@pytest.mark.slow
 def test_one_that_attaches_to_the_pool_of_another_process_learns_of_the_fence(sites: Split) -> None:
     """Its incarnation is the same, and what it has read of the instance is from before."""
     before = old(sites)
@@ -346,3 +353,30 @@ def test_an_old_primary_with_nothing_more_is_fenced_and_follows_without_a_file(t
     done = rollback(Instance.open(made.secondary.path), None)
     assert (done.to, done.last, done.kept) == (seqno, seqno, None)
     assert Instance.open(made.secondary.path).content.fence is None
+
+
+def test_one_that_is_fenced_goes_back_by_that_where_its_source_cannot_say_where(tmp_path: Path) -> None:
+    """It began again before they met: of an incarnation that has written nothing a source knows nothing."""
+    made = Sites.level(tmp_path)
+    seqno = made.take_over()
+    lose_pool(made.secondary)
+    made.secondary.raise_incarnation()
+    with door_of(made.secondary) as door:
+        known = catalogue_before(door.chain, seqno + 2)
+    found = meet(Instance.open(made.secondary.path), other(made.primary))
+    assert found is not None
+    assert found.is_fenced
+    fenced = Instance.open(made.secondary.path)
+    assert give_way(fenced)
+    with door_of(made.primary) as door, pytest.raises(RollbackNeededError) as refused:
+        agree(door, Restart(seqno + 2, known.vector, known.chains))
+    verdict = verdict_of(made.primary.name, fenced.content.incarnation, refused.value.facts["peer_facts"])
+    assert verdict is not None
+    assert not verdict.ended_by
+    note_verdict(fenced, verdict)
+    done = rollback(fenced, None)
+    assert (done.to, done.last, done.kept) == (seqno, seqno + 1, None)
+    made.secondary = Instance.open(fenced.path)
+    assert made.secondary.content.fence is None
+    made.catch_up()
+    assert_equal(made)

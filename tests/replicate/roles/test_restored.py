@@ -117,6 +117,7 @@ def test_what_it_wrote_before_it_was_found_out_is_diverged(two: Suppliers) -> No
     assert len(two.rows("a")["tb"]) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["append.before_write", "append.after_write", "finish.before_publish"])
 def test_a_settling_that_was_killed_is_done_again(two: Suppliers, place: str) -> None:
     turn_back(two.by["b"])

@@ -47,6 +47,7 @@ def test_it_is_said_once(three: Suppliers) -> None:
     assert three.last_seqno("c") == before
 
 
+@pytest.mark.slow
 def test_two_that_say_it_at_once_agree_on_the_heir(three: Suppliers) -> None:
     for name in ("a", "c"):
         retire(three.by[name], "b", timeout_s=0)

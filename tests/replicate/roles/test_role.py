@@ -154,6 +154,7 @@ def test_a_demoted_primary_says_its_position_itself(sites: Sites) -> None:
         session.door.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads", [False, True])
 def test_flip_flop_with_a_power_loss_after_the_first_commit(sites: Sites, reads: bool) -> None:
     """T5 and T6: REGION_REPLACED, by the ring of the first era, or by the batch of the other one."""
@@ -212,6 +213,7 @@ def test_doing_it_twice_changes_nothing(sites: Sites) -> None:
 ROLE = "replicate.roles.role"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["role.region_turned:1", "role.pool_retired:1", "role.changed:1"])
 def test_killed_on_the_way_down(sites: Sites, place: str) -> None:
     last = sites.write(2)
@@ -234,6 +236,7 @@ def test_killed_on_the_way_down(sites: Sites, place: str) -> None:
     whole(sites)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place", ["role.region_turned:1", "role.pool_retired:1", "role.pool_retired:2", "role.changed:1"]
 )

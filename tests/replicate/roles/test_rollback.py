@@ -152,6 +152,7 @@ def joins(sites: Sites) -> None:
         assert not verify_journal(instance).findings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [False, True], ids=["one region", "two regions"])
 @pytest.mark.parametrize("number", range(2))
 def test_what_nobody_has_is_taken_back_and_kept(tmp_path: Path, number: int, second: bool) -> None:
@@ -210,6 +211,7 @@ def sites_write(sites: Sites, count: int) -> None:
     connection.close()
 
 
+@pytest.mark.slow
 def test_every_point_of_a_journal_and_again_from_there(tmp_path: Path) -> None:
     """N at each place: segment borders, adopted ones, N = last; the rows are those of that moment each time."""
     sites = make(tmp_path)

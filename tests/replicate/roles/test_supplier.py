@@ -93,6 +93,9 @@ def test_what_cannot_be_one_is_refused_by_name(tmp_path: Path, pair: Pair) -> No
         convert(pair.primary, "supplier", timeout_s=30)
     with pytest.raises(ConfigurationError, match="east is primary"):
         convert(pair.primary, "secondary", timeout_s=30)
+    pair.primary.change_partitions(lambda known: known.with_element("STORAGE", "DEFAULT"))
+    with pytest.raises(ConfigurationError, match="STORAGE is in a partition of its own"):
+        convert(pair.primary, "supplier", timeout_s=30)
     with pytest.raises(NotPrimaryError, match="east is primary: partitions are given from supplier"):
         give(pair.primary, "DEFAULT", "west", timeout_s=30)
 
@@ -103,7 +106,7 @@ def test_a_release_before_this_one_refuses_the_file(level: Pair) -> None:
     assert (json.loads(raw)["format"], json.loads(raw)["role"]) == (WITH_SUPPLIER, "supplier") == (7, "supplier")
     assert decode(raw, "here").is_supplier
     with pytest.raises(FormatUnknownError):
-        decode(raw.replace(b'"format": 7', b'"format": 8'), "here")
+        decode(raw.replace(b'"format": 7', b'"format": 10'), "here")
 
 
 def test_a_partition_is_given_by_who_writes_it_to_who_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

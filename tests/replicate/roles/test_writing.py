@@ -232,6 +232,7 @@ REFUSED: list[tuple[Callable[[Suppliers], object], type[ReplicateError], str]] =
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("call", "error", "told"), REFUSED)
 def test_what_cannot_be_is_refused_by_name(
     two: Suppliers, call: Callable[[Suppliers], object], error: type[ReplicateError], told: str
@@ -242,6 +243,7 @@ def test_what_cannot_be_is_refused_by_name(
         call(two)
 
 
+@pytest.mark.slow
 def test_one_way_of_merging_for_all_who_share(tmp_path: Path) -> None:
     three = Suppliers.create(tmp_path, 3)
     share(three.by["a"], "DEFAULT", "b", keys_chosen=True, timeout_s=30)

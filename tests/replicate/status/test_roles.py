@@ -41,6 +41,7 @@ def words(do: str) -> Iterator[list[str]]:
         yield shlex.split(part.partition(";")[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["rollback.marked:1", "rollback.region_undone:1", "rollback.cut:1"])
 def test_a_rollback_that_was_killed(sites: Sites, place: str, capsys: Any) -> None:
     old = sites.secondary

@@ -123,11 +123,13 @@ def judge(
     assert verdict == FATAL or 10 not in found
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("call", "suffix", "number", "verdict"), cases(SWITCH))
 def test_a_segment_switch(tmp_path: Path, call: str, suffix: str, number: int, verdict: str) -> None:
     judge(tmp_path, call, suffix, number, verdict, switch=True)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("call", "suffix", "number", "verdict"), cases(ADOPTION))
 def test_a_large_transaction_enters_the_chain(
     tmp_path: Path, call: str, suffix: str, number: int, verdict: str

@@ -194,6 +194,7 @@ def test_every_cut_and_every_flip_of_an_example(message: Message) -> None:
                 pass
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(MessageType)), st.binary(max_size=300))
 @settings(max_examples=1500)
 def test_random_bytes(message_type: int, body: bytes) -> None:
@@ -251,6 +252,7 @@ def bombs(size: int) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("message_type", sorted(MessageType), ids=lambda t: t.name)
 @pytest.mark.parametrize("bomb", sorted(bombs(8)))
 def test_bombs_are_refused_in_bounded_memory(message_type: MessageType, bomb: str) -> None:

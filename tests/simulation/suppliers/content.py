@@ -135,6 +135,9 @@ class SupplierRows:
     def settle_own_counters(self) -> None:
         """Likewise."""
 
+    def check_awaited(self) -> None:
+        """No definition comes without its statement."""
+
     def settle_sequences(self) -> None:
         """Likewise."""
 

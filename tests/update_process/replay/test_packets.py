@@ -84,6 +84,7 @@ def large(pair: Pair) -> list[Path]:
     return [one.path for one in export(pair.primary, pair.directory / "out", "west")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_in_any_order_and_twice(pair: Pair, seed: int) -> None:
     paths = several(pair, 5)
@@ -121,6 +122,7 @@ def test_a_gap_says_what_is_missing_and_how_to_get_it(pair: Pair) -> None:
     assert not [one for one in collect(pair.secondary).findings if one.code == "PACKET_WAITS"]
 
 
+@pytest.mark.slow
 def test_a_large_transaction_over_several_packets(pair: Pair) -> None:
     paths = large(pair)
     assert len(paths) >= 3
@@ -135,6 +137,7 @@ def test_a_large_transaction_over_several_packets(pair: Pair) -> None:
     assert_equal(pair)
 
 
+@pytest.mark.slow
 def test_what_is_applied_is_removed_when_that_was_asked_for(pair: Pair) -> None:
     paths = large(pair)
     with pytest.raises(PacketGapError):
@@ -273,6 +276,7 @@ POINTS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_any_step_the_same_command_finishes(pair: Pair, point: str) -> None:
     paths = large(pair)
@@ -404,6 +408,7 @@ REFUSED: list[tuple[Callable[[Pair, Path], None], type[ReplicateError]]] = [
 ]
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("attempt", "error"), REFUSED, ids=[one.__name__[1:] for one, _ in REFUSED])
 def test_refused(
     pair: Pair, attempt: Callable[[Pair, Path], None], error: type[ReplicateError], monkeypatch: pytest.MonkeyPatch
@@ -423,6 +428,7 @@ def test_in_a_directory_packets_for_others_are_passed_over(pair: Pair) -> None:
     assert (done.for_others, done.known) == (2, 0)
 
 
+@pytest.mark.slow
 def test_our_journal_is_theirs_byte_for_byte(pair: Pair) -> None:
     take(pair.secondary, *large(pair))
     assert not verify_journal(pair.secondary).findings

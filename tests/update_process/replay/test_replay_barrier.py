@@ -96,6 +96,7 @@ MOMENTS: dict[str, Callable[[Holder, pytest.MonkeyPatch], None]] = {
 }
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("ahead", [None, 4])
 def test_nothing_is_committed_beyond_a_barrier(

@@ -177,6 +177,7 @@ def scene(backlog: Backlog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         yield Scene(backlog, tmp_path, monkeypatch, stack)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_one_error_and_nothing_changed(scene: Scene, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     case = CASES[name]
@@ -241,6 +242,7 @@ def test_a_rebuild_ends_where_it_was_told(backlog: Backlog, capsys: pytest.Captu
     assert state(secondary) == before
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("onwards", ["--restart", ""])
 @pytest.mark.parametrize("restart", ["--restart", ""])
 @pytest.mark.parametrize("at", [0, -1])

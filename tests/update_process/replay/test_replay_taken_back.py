@@ -69,6 +69,7 @@ def test_what_fits_is_never_taken_back(pair: Pair, monkeypatch: pytest.MonkeyPat
         assert_equal(pair)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "harm", "mended"),
     [

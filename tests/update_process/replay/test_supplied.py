@@ -91,6 +91,7 @@ def test_each_brings_what_the_other_lacks_and_no_more(two: Suppliers) -> None:
     assert sent(two, "a", "b") == sent(two, "b", "a") == []
 
 
+@pytest.mark.slow
 def test_one_that_is_gone_for_good_is_retired_by_packets(three: Suppliers) -> None:
     """What c had of it comes to a; what it sends later is refused, and the others go on."""
     run(three, "b", "INSERT INTO ta VALUES (1, 'x', 0)")
@@ -133,6 +134,7 @@ def test_three_in_a_ring_of_packets(three: Suppliers) -> None:
     assert three.rows("c")["ta"] == [(1, "of b", 7)]
 
 
+@pytest.mark.slow
 def test_what_was_merged_goes_on_as_it_was_written(three: Suppliers) -> None:
     run(three, "a", "INSERT INTO ta VALUES (1, 'x', 0)")
     level_by_packets(three)
@@ -200,6 +202,7 @@ def test_what_a_line_has_brought_is_passed_over_and_the_other_way_round(three: S
     three.assert_converged()
 
 
+@pytest.mark.slow
 def test_a_packet_of_several_origins_of_which_some_are_here(three: Suppliers) -> None:
     three.write("a", 2, table="ta", size=5)
     three.write("b", 2, table="tb")
@@ -212,6 +215,7 @@ def test_a_packet_of_several_origins_of_which_some_are_here(three: Suppliers) ->
     three.assert_converged()
 
 
+@pytest.mark.slow
 def test_one_packet_for_two_holds_what_either_lacks(three: Suppliers) -> None:
     three.write("a", 2)
     bring(three, "a", "b")
@@ -225,6 +229,7 @@ def test_one_packet_for_two_holds_what_either_lacks(three: Suppliers) -> None:
     three.assert_converged()
 
 
+@pytest.mark.slow
 def test_a_lost_packet_is_named_by_epochs_and_recovered(three: Suppliers) -> None:
     three.write("a", 2)
     (lost,) = sent(three, "a", "b")
@@ -607,6 +612,7 @@ def test_only_what_was_heard_lets_the_journal_go(both: Suppliers) -> None:
     assert known.acknowledged_seqno == both.last_seqno("a")
 
 
+@pytest.mark.slow
 def test_the_matrix_has_a_row_of_each_and_marks_estimates(three: Suppliers) -> None:
     level_by_packets(three)
     now = time.time_ns()

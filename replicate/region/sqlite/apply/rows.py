@@ -13,7 +13,7 @@ Measured (5 columns, one core): `execute` on one kept cursor with a `changes()` 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from replicate.errors import (
     NotFoundError,
     NotSupportedError,
     ReplicateError,
+    UsageError,
 )
 from replicate.model.transaction import OF_WRITERS, TELLS_ONLY, Op, TableDefinition, told_of
 from replicate.region.sqlite.apply import statements
@@ -47,6 +48,7 @@ from replicate.region.sqlite.schema import (
     is_autoincrement,
     record_definition,
     recorded_definition,
+    recorded_definitions,
     sequence_value,
 )
 from replicate.region.sqlite.sql.names import quote
@@ -119,6 +121,8 @@ class RowApplier:
         self._sequences: dict[str, int | None] = {}
         self._own_counters = OwnCounters(connection)
         self._schema_changed = False
+        self._awaited: dict[str, TableDefinition] = {}
+        """Definitions that came without a statement: the last one of each table must fit in the end."""
         allow_shadow_rows(connection)
 
     @property
@@ -133,6 +137,7 @@ class RowApplier:
             self._connection.config(apsw.SQLITE_DBCONFIG_LEGACY_ALTER_TABLE, 0)
             self._plans.clear()
             self.known_places.clear()
+        self._awaited.clear()
         for plan in self._counted:
             self._plans.pop(plan, None)
         self._counted.clear()
@@ -337,14 +342,58 @@ class RowApplier:
             raise JournalDamagedError(
                 f"the definition of table {definition.table} does not carry its own id", seqno=self.seqno
             )
-        check_definition(self._connection, definition, seqno=self.seqno)
         known = recorded_definition(self._connection, definition.table)
+        if self._schema_changed:
+            check_definition(self._connection, definition, seqno=self.seqno)
+        else:
+            self._refuse_made_again(known, definition)
+            self._awaited[definition.table] = definition
         record_definition(self._connection, definition)
         if known not in (None, definition) and not self._schema_changed:
             # No statement came with it: its partition, or what tells its rows, is another one.
             have_tables_read_again(self._connection)
             store_schema_version(self._connection)
         self._definitions[table_id] = definition
+
+    def _refuse_made_again(self, known: TableDefinition | None, definition: TableDefinition) -> None:
+        """ConflictError where the primary has dropped a table and made it again, the statements have not come, and rows
+        of the former one are here."""
+        is_again = known is not None and known != definition == replace(known, version=definition.version)
+        if is_again and self.has_rows(definition.table):
+            raise ConflictError(
+                f"table {definition.table} was dropped and made again on the primary (transaction {self.seqno}): rows "
+                "of the former one are here",
+                where=self._connection.filename,
+                do="Drop it and make it again here, too: replicate -i INSTANCE schema run FILE",
+                table=definition.table,
+                seqno=self.seqno,
+            )
+
+    def check_awaited(self) -> None:
+        """At the end of a transaction: each table fits what it was last defined as, where the statement that changed it
+        has not come. ConflictError."""
+        for definition in self._awaited.values():
+            check_definition(self._connection, definition, seqno=self.seqno)
+        self._awaited.clear()
+
+    def change_own(self, texts: Sequence[str]) -> None:
+        """Run schema changes of the operator's, which are in no stream. What was recorded of a table that is dropped
+        and made again stays. UsageError names the one that fails; the caller rolls back then."""
+        before = recorded_definitions(self._connection)
+        for number, text in enumerate(texts, 1):
+            try:
+                self._change_schema([text])
+            except (ConflictError, NotSupportedError) as error:
+                raise UsageError(
+                    f"statement {number} fails here: {error.__cause__ or error.what}",
+                    where=self._connection.filename,
+                    do="Nothing was changed: correct the file, and run it again",
+                ) from error
+        for one in before:
+            if self._connection.table_exists("main", one.table) and not recorded_definition(
+                self._connection, one.table
+            ):
+                record_definition(self._connection, one)
 
     # sqlite_sequence: inserts raise it here as they did there; what counts is its value before the transaction.
 

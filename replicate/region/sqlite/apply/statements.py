@@ -273,6 +273,12 @@ MISSING_FUNCTION: Final = (
 )
 
 
+IN_THE_WAY: Final = (
+    "Where indexes or triggers are not subscribed to, drop the one that is in the way: replicate -i INSTANCE schema "
+    "run FILE; else another client changed the schema here: seed this region again"
+)
+
+
 _NO_DOOR: Final = (
     "No release of ours writes that: look at what has written the primary's journal (replicate -i PRIMARY journal show "
     "--from N), and at the releases of both sides"
@@ -342,7 +348,7 @@ def _run_judged(connection: apsw.Connection, statement: str, judge: _Judge, seqn
             where=connection.filename,
             do=MISSING_FUNCTION
             if "no such function" in str(error) or "no such collation" in str(error)
-            else "Another client changed the schema here: seed this region again",
+            else IN_THE_WAY,
             seqno=seqno,
             statement=statement,
         ) from error

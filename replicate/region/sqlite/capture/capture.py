@@ -308,12 +308,16 @@ class Capture:
 
     # Schema changes and counters.
 
-    def statement(self, text: str) -> None:
-        """A schema change (or `PRAGMA user_version = …`) has been run, and travels as its text, in its place."""
-        partitions = self._context.partitions or frozenset((PARTITION_DEFAULT,))
+    def statement(self, text: str, partition: int = PARTITION_STREAM) -> None:
+        """A schema change (or `PRAGMA user_version = …`) has been run, and travels as its text, in its place.
+        `partition`: of its audit element."""
+        partitions = self._context.partitions
+        if partition:  # what it makes of the tables goes to everybody
+            partitions |= {partition, PARTITION_STREAM}
+        partitions = partitions or frozenset((PARTITION_DEFAULT,))
         self._context = self._context._replace(schema_changed=True, partitions=partitions)
         self._note_section(PARTITION_STREAM)
-        self._emit(Op.SCHEMA, 0, self.region, [text])
+        self._emit(Op.SCHEMA, partition, self.region, [text])
 
     def comment(self, text: str, partition: int = PARTITION_STREAM) -> None:
         """A comment of the application's travels in its place."""
@@ -361,6 +365,27 @@ class Capture:
                 self._append(captured.insert_prefix + self._pack(list(image)))
         except UnicodeDecodeError:
             raise not_utf8(table) from None
+
+    def delete_all(self, table: str, rows: Any) -> None:
+        """Rows that go with their table, and its counter. Of these rows no hook is heard from here on, until the tables
+        are read again (`redefine`, `hear_again`): SQLite may delete them one by one, or tell nobody."""
+        captured = self._tables[table]
+        assert captured is not None
+        try:
+            for image in rows:
+                self._note(captured)
+                self._append(captured.delete_prefix + self._pack(list(image)))
+        except UnicodeDecodeError:
+            raise not_utf8(table) from None
+        if captured.counts and (count := self._read_sequences().get(table)) is not None:
+            self._note(captured)
+            self._emit(Op.SEQUENCE, captured.definition.table_id, 0, [count, None])
+        self._tables[table], self._last = None, None
+
+    def hear_again(self) -> None:
+        """The table was not dropped."""
+        self._tables_of = None
+        self._take_tables(self._context.tables)
 
     def watch_sequences(self) -> None:
         """A statement comes that may move counters of AUTOINCREMENT. (No hook tells of it if it inserts no row, as

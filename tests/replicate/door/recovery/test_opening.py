@@ -183,6 +183,7 @@ def test_an_interrupted_add_is_finished_by_running_it_again(tmp_path: Path, step
     assert check(instance).rows["two"] == {1: "x"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "in another process"])
 def test_a_region_is_released_and_added_again_while_a_connection_keeps_the_door_open(
     tmp_path: Path, elsewhere: bool

@@ -60,6 +60,7 @@ def unsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: object)
     return make_primary(tmp_path / "alpha", durability="off", **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_fault_33_a_region_behind_the_journal_is_rolled_forward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +75,7 @@ def test_fault_33_a_region_behind_the_journal_is_rolled_forward(
     assert Instance.open(instance.path).content.incarnation == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 300])
 def test_fault_33_a_journal_behind_the_region_is_completed_from_its_ring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
@@ -100,6 +102,7 @@ def test_fault_33_both_lose_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(check(instance).rows["main"]) == 15  # what neither had durably is lost, as the policy allows
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("cut", [1, 512 - 41, -1])
 def test_fault_38_a_torn_frame_that_the_region_has_is_completed_from_its_ring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int
@@ -184,6 +187,7 @@ def test_fault_38_a_torn_tail_is_cut_and_begins_a_new_incarnation(
     assert position.chains[Instance.open(instance.path).content.origin.key][0] == 2
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "step", ["recovery.before_cut", "recovery.after_cut", "recovery.journal_done", "recovery.before_redo"]
 )
@@ -219,6 +223,7 @@ def two_regions_with_a_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return instance
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "step", ["", "recovery.before_take_back:1", "recovery.before_take_back:2", "recovery.journal_done:1"]
 )
@@ -454,3 +459,30 @@ def test_two_processes_recover_at_once(tmp_path: Path) -> None:
     check(instance)
     report = [json.loads(line) for line in (instance.log_directory / "recovery.log").read_text().splitlines()]
     assert all(line["event"] == "recovery" for line in report)
+
+
+def test_fault_76_what_a_killed_change_of_role_has_renamed_is_durable_before_anything_is_written_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the file is the old one after a power loss, and the journal that of an incarnation which never was."""
+    instance = make_primary(tmp_path / "alpha")
+    insert_rows(instance, 1, 3)
+    lose_pool(instance)
+    instance.raise_incarnation()  # as if it had been killed before the sync of the directory
+    done: list[str] = []
+    real_fsync, real_pwrite = os.fsync, os.pwrite
+
+    def fsync(fd: int) -> None:
+        done.append(f"sync {os.readlink(f'/proc/self/fd/{fd}')}")
+        real_fsync(fd)
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        done.append(f"write {os.path.dirname(os.readlink(f'/proc/self/fd/{fd}'))}")
+        return real_pwrite(fd, data, offset)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    open_door(Instance.open(instance.path)).close()
+    assert f"write {instance.journal_directory}" in done
+    before = done[: done.index(f"write {instance.journal_directory}")]
+    assert f"sync {instance.path}" in before

@@ -187,6 +187,7 @@ def commits(session: RegionSession, dice: random.Random, row_id: int) -> tuple[i
     return insert(session, row_id, "x" * size), size < 4000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("regions", [("main",), ("main", "two")], ids=["alone", "two"])
 def test_fault_48_random_histories_of_a_primary(tmp_path: Path, seed: int, regions: tuple[str, ...]) -> None:
@@ -224,6 +225,7 @@ def test_fault_48_random_histories_of_a_primary(tmp_path: Path, seed: int, regio
             assert refused == old_copies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_fault_48_random_histories_of_a_secondary(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
@@ -348,6 +350,7 @@ for round in range(12):
 """
 
 
+@pytest.mark.slow
 def test_a_healthy_region_is_never_refused_while_another_process_commits_and_checkpoints(tmp_path: Path) -> None:
     instance = make_primary(tmp_path / "alpha")
     entry = instance.region("main")

@@ -75,6 +75,7 @@ def test_equal_content_gives_equal_digests(pair: Pair) -> None:
 VALUES = [1, 1.0, "1", b"1", None, "", b"", 0, 0.0, 2**63 - 1, 9.223372036854775807e18, "x", "X"]
 
 
+@pytest.mark.slow
 def test_values_differ_by_their_storage_class(pair: Pair) -> None:
     for first in VALUES:
         for second in VALUES:

@@ -153,6 +153,13 @@ def test_a_difference_is_named() -> None:
         assert difference is not None
         assert any(part in difference for part in message.split("|"))
     assert schema.definition_difference(one, one) is None
+    assert schema.column_differences(one, one) == []
+    other = define("CREATE TABLE t (a INTEGER PRIMARY KEY NOT NULL, c TEXT COLLATE NOCASE)")
+    assert schema.column_differences(one, other) == [
+        'it lacks "b" TEXT',
+        'it has "c" TEXT COLLATE NOCASE besides',
+        'it has "a" INTEGER NOT NULL instead of "a" INTEGER',
+    ]
 
 
 def test_a_local_table_is_checked_against_the_streams_definition(region: apsw.Connection) -> None:

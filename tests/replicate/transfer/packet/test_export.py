@@ -226,6 +226,7 @@ def test_what_a_packet_cannot_bring_is_refused(pair: Pair) -> None:
     assert ranges(pair) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", range(0, 16, 3))
 def test_wherever_a_large_transaction_meets_the_end_of_a_packet(pair: Pair, before: int) -> None:
     connection = pair.connect()

@@ -28,6 +28,7 @@ def view(made: Suppliers, name: str) -> SuppliersView:
         return look_at_suppliers(instance, door, read_epochs(instance.consumers_directory))
 
 
+@pytest.mark.slow
 def test_what_others_have_told_is_known_without_a_word_of_them(three: Suppliers) -> None:
     a, b, c = (three.by[name].content.origin.key for name in three.names)
     three.write("a", 2, table="ta")
@@ -50,6 +51,7 @@ def test_what_others_have_told_is_known_without_a_word_of_them(three: Suppliers)
     assert c in found.supplied.end
 
 
+@pytest.mark.slow
 def test_the_place_is_that_of_the_first_that_is_lacked(three: Suppliers) -> None:
     before = view(three, "a")
     three.write("a", 3, table="ta")
@@ -59,6 +61,7 @@ def test_the_place_is_that_of_the_first_that_is_lacked(three: Suppliers) -> None
     assert found.reached({}) is None or found.reached({}) == 0
 
 
+@pytest.mark.slow
 def test_one_that_was_never_met_has_no_row(three: Suppliers) -> None:
     found = view(three, "a")
     assert found.row("z") is None
@@ -67,6 +70,7 @@ def test_one_that_was_never_met_has_no_row(three: Suppliers) -> None:
         found.base(["b", "z"])
 
 
+@pytest.mark.slow
 def test_what_is_held_no_more_is_named_and_another_may_have_it(three: Suppliers) -> None:
     found = view(three, "a")
     row = found.row("b")
@@ -80,6 +84,7 @@ def test_what_is_held_no_more_is_named_and_another_may_have_it(three: Suppliers)
     assert "Have that one export to b" in caught.value.do
 
 
+@pytest.mark.slow
 def test_a_fork_is_refused_by_name(three: Suppliers) -> None:
     found = view(three, "a")
     other = {origin: (number, chain ^ 1) for origin, (number, chain) in found.supplied.end.items()}

@@ -23,12 +23,14 @@ def run(world: World, *, restored: str = "") -> None:
     assert world.is_level
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_all_come_to_have_everything(part: int) -> None:
     for seed in range(part, 80, 4):
         run(World(seed, 2 + seed % 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restored", ["by itself", "by others"])
 def test_one_is_restored_from_an_older_state(restored: str) -> None:
     """It gets its own back, whatever it had told before, and takes nothing that comes behind that."""

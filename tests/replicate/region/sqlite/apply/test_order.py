@@ -353,6 +353,7 @@ def test_what_can_not_be_hashed_is_left_alone() -> None:
 # With real tables.
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_the_same_rows_whatever_the_order(tmp_path: Path, seed: int) -> None:
     ordered, sorted_ = Site(tmp_path / "a.db", SCRIPT), Site(tmp_path / "b.db", SCRIPT)
@@ -372,6 +373,7 @@ def test_the_same_rows_whatever_the_order(tmp_path: Path, seed: int) -> None:
         assert ordered.rows("SELECT * FROM sqlite_sequence") == sorted_.rows("SELECT * FROM sqlite_sequence")
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_does_not_fit_is_noticed(tmp_path: Path, seed: int) -> None:
     site = Site(tmp_path / "a.db", SCRIPT)
