@@ -254,10 +254,10 @@ async def test_a_seed_command_of_another_release_is_told_so(pair: Pair) -> None:
     async with servers() as running:
         await running.receiver(pair.secondary)
         async with await trio.open_unix_socket(pair.secondary.run_directory / SOCKET_NAME) as stream:
-            await stream.send_all(b'{"format": 3, "from": null}\n')
+            await stream.send_all(b'{"format": 4, "from": null}\n')
             with trio.fail_after(60):
                 answer = read_answer((await stream.receive_some(4096)).splitlines()[0])
-        assert "speaks format 3, this Receiver Server up to 2" in answer["error"]["what"]
+        assert "speaks format 4, this Receiver Server up to 3" in answer["error"]["what"]
         assert answer["error"]["code"] == "FORMAT_UNKNOWN"
 
 
