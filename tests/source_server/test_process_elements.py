@@ -10,6 +10,7 @@ import pytest
 from replicate.admin.partitions import create, place_element
 from replicate.door.recovery.opening import close_door, open_door
 from replicate.instance.instance import Instance
+from replicate.model.subscription import Subscription
 from source_server.link import SourceLink
 from tests.harness.pair import Pair
 from tests.harness.servers import point, servers
@@ -51,7 +52,7 @@ async def test_what_is_asked_for(
         monkeypatch.setattr(SourceLink, "can_leave_out_elements", False)
     elif "release" in refused:
         refused = ""
-    pair.secondary.set_subscription(held, held)
+    pair.secondary.change_subscription(lambda _: Subscription(held, held))
     async with servers() as running:
         receiver = await running.receiver(pair.secondary)
         point(pair.primary, "west", receiver)
