@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from replicate.door.recovery.opening import open_door
+from replicate.door.recovery.recovery import _csn_before
 from replicate.errors import (
     ConfigurationError,
     DamagedError,
@@ -22,8 +26,10 @@ from replicate.errors import (
 from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import FILE_NAME, Instance
 from replicate.journal.durable import DurableSidecar
-from replicate.journal.record import decode
+from replicate.journal.reader import ChainReader
+from replicate.journal.record import FrameBatch, Head, decode
 from replicate.journal.walk import walk
+from replicate.limits import BATCH_BYTES_MAX
 from replicate.model.transaction import History, Kind
 from replicate.pool import control as word
 from replicate.system.files import Directory
@@ -43,7 +49,7 @@ from tests.harness.instances import (
     save_region,
     session_of,
 )
-from tests.harness.journals import flip
+from tests.harness.journals import ToyJournal, flip
 
 pytestmark = pytest.mark.usefixtures("shared_memory", "sections")
 
@@ -486,3 +492,29 @@ def test_fault_76_what_a_killed_change_of_role_has_renamed_is_durable_before_any
     assert f"write {instance.journal_directory}" in done
     before = done[: done.index(f"write {instance.journal_directory}")]
     assert f"sync {instance.path}" in before
+
+
+@pytest.mark.parametrize("pruned", [0, 1, 2, 3])
+def test_what_no_region_lacks_may_be_pruned_when_the_highest_csn_is_looked_for(tmp_path: Path, pruned: int) -> None:
+    """A primary that has written no rows since could not be opened after a power loss."""
+    toy = ToyJournal(tmp_path / "journal")
+    begins = []
+    for _ in range(4):
+        begins.append(toy.last_seqno + 1)
+        toy.write(2)
+        toy.switch()
+    csns = [head.csn for head in heads_of(toy)]
+    toy.chain.prune(begins[pruned])
+    region: Any = SimpleNamespace(seqno=1)
+    found = _csn_before(toy.chain, toy.chain.last_segment(), [region])
+    assert found == max(csns[max(1, 2 * pruned) :])
+    toy.close()
+
+
+def heads_of(toy: ToyJournal) -> list[Head]:
+    with closing(ChainReader(toy.chain, 1)) as reader:
+        found = []
+        while (read := reader.read(BATCH_BYTES_MAX, toy.last_seqno)) is not None:
+            assert isinstance(read, FrameBatch)
+            found += [head for _, head in walk(read.data)]
+    return found
