@@ -12,7 +12,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -28,7 +28,7 @@ from replicate.errors import (
     UsageError,
 )
 from replicate.limits import FORMAT_VERSION, NAME_PATTERN, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM, REGIONS_MAX
-from replicate.model.elements import left_out
+from replicate.model.elements import elements_in, left_out
 from replicate.model.partitions import ONLY_DEFAULT, Partitions, unpack
 from replicate.model.subscription import Subscription
 from replicate.model.vector import Origin
@@ -265,6 +265,13 @@ class InstanceFile:
         """The same with that choice."""
         streamed = dict(made.streamed)
         return replace(self, subscription=made.wanted, held=made.held, streamed=streamed, removed=made.frozen)
+
+    def bringing(self, numbers: Collection[int]) -> str:
+        """The arguments of the command that brings these partitions, which are wanted here: their rows beside the
+        stream; with a seed of all, where one of them has an audit element, which is in no rows."""
+        if any(elements_in(self.partitions.elements, number) for number in numbers):
+            return "seed --restart"
+        return f"seed{''.join(f' --partition {self.partitions.name(number)}' for number in numbers)}"
 
     def passes_over(self, number: int) -> bool:
         """Whether changes of that partition are journalled here and not applied: its rows are not here, or not yet."""

@@ -230,9 +230,10 @@ def _waiting(instance: Instance) -> Iterator[Finding]:
         return
     known, told = content.partitions, instance.told_held
     lacking = [one for one in sorted({*known.names, *(choice.wanted or ())}) if choice.wants(one) > choice.holds(one)]
-    for name, state in [(known.name(one), choice.state(one)) for one in lacking]:
+    for one in lacking:
+        name, state = known.name(one), choice.state(one)
         text = f"partition {name}: wanted, and not here: it {state}; {instance.name} {told}"
-        yield Finding("PARTITION_WAITS", text, f"replicate -i INSTANCE seed --partition {name}", name)
+        yield Finding("PARTITION_WAITS", text, f"replicate -i INSTANCE {content.bringing([one])}", name)
     if choice.wanted is None and not lacking:
         text = f"all partitions are wanted; {instance.name} {told} until its next seed"
         yield Finding("PARTITION_WAITS", text, "replicate -i INSTANCE seed --restart")

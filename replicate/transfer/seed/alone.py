@@ -41,7 +41,6 @@ from replicate.errors import (
     TryAgainError,
     UsageError,
 )
-from replicate.filters.content import read_content
 from replicate.instance.instance import Instance
 from replicate.instance.kept_journal import journal_kept
 from replicate.journal.catalogue import catalogue_before
@@ -62,6 +61,7 @@ from replicate.region.sqlite.snapshot import copy_pages
 from replicate.system.failpoint import hit
 from replicate.transfer.container import SeedHeader
 from replicate.transfer.seed.file import SeedReader, require_free
+from replicate.transfer.seed.filtered import refuse_beside
 from replicate.transfer.seed.install import (
     Seeded,
     check_header,
@@ -148,13 +148,9 @@ def _check(secondary: Instance, names: Sequence[str], *, restart: bool) -> None:
             where=where,
             do=f"Seed all of them: {secondary.way_out}",
         )
-    content = read_content(secondary.run_directory)
-    if content is not None and content.filter:
-        raise UsageError(
-            f"what comes here goes through the filter {content.filter}, and a copy would not",
-            where=where,
-            do="Switch the filter off, or make the region from a script: replicate -i INSTANCE region upgrade",
-        )
+    refuse_beside(
+        secondary, "Switch the filter off, or make the region from a script: replicate -i INSTANCE region upgrade"
+    )
     for name in set(names) & set(here):
         if secondary.is_feed:
             refuse_to_lose_tables(secondary.region(name))

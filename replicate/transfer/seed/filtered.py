@@ -3,7 +3,8 @@
 Guarantees: a copy that would be a conflict at the first change of one of its rows, or that would show what the filter
 hides, is refused before anything is touched. The settings decide, on either side: a filter that is switched off by
 command comes back when its server is started again.
-Leaves to others: seeds of single regions, which are refused where a filter is noted (alone.py).
+Regions and partitions beside the stream are refused where a filter is noted of what came last.
+Leaves to others: filters themselves, and when a copy is made.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from replicate.errors import UsageError
+from replicate.filters.content import read_content
 from replicate.instance.instance import Instance
 from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.snapshot import table_with_rows
@@ -26,6 +28,17 @@ def refuse_from(primary: Instance, connections: Mapping[str, Any]) -> None:
 def refuse_into(secondary: Instance, connections: Mapping[str, Any]) -> None:
     """UsageError where `secondary` has a `receiver.filter`, and one of these regions, by name, has a row."""
     _refuse(secondary, "receiver", secondary.config.receiver.filter, connections)
+
+
+def refuse_beside(secondary: Instance, do: str) -> None:
+    """UsageError where what the stream brings goes through a filter, and a copy beside it would not."""
+    content = read_content(secondary.run_directory)
+    if content is not None and content.filter:
+        raise UsageError(
+            f"what comes here goes through the filter {content.filter}, and a copy would not",
+            where=str(secondary.path),
+            do=do,
+        )
 
 
 def refuse_copies_into(secondary: Instance, copies: Path) -> None:

@@ -37,6 +37,7 @@ from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.limits import PARTITION_NONE
+from replicate.model.elements import elements_in
 from replicate.pool import control as word
 from replicate.region.sqlite.partial import take_out
 from replicate.region.sqlite.snapshot import copy_pages, size_of
@@ -139,13 +140,17 @@ def _refused(what: str) -> ReplicateError:
 
 
 def require_partitions(primary: Instance, consumer: str, numbers: Sequence[int]) -> None:
-    """The refusal PARTITION_REFUSED unless they are there, and the peer may have their rows."""
+    """The refusal PARTITION_REFUSED unless they are there, the peer may have their rows, and those are all of it."""
     known, may_go = primary.partitions_now(), leaving(primary, consumer)
     for number in numbers:
         if number not in known.names:
             raise _refused(f"{primary.name} has no partition {number}; it has {', '.join(known.names.values())}")
         if not leaves(may_go)(number):
             raise _refused(f"rows of partition {known.name(number)} of {primary.name} do not go to {consumer}")
+        for element in elements_in(known.elements, number):  # the secondary may not have been told
+            raise _refused(
+                f"partition {known.name(number)} of {primary.name} has {element}, which only a seed of all brings"
+            )
 
 
 def _regions_of(snapshot: Snapshot, partitions: Sequence[int]) -> tuple[str, ...]:

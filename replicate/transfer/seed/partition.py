@@ -37,10 +37,10 @@ from replicate.errors import (
     TryAgainError,
     UsageError,
 )
-from replicate.filters.content import read_content
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
 from replicate.instance.kept_journal import journal_kept
+from replicate.model.elements import elements_in
 from replicate.pool import control as word
 from replicate.region.kind import KIND
 from replicate.region.protocol import ScrRow
@@ -51,9 +51,10 @@ from replicate.system.failpoint import hit
 from replicate.transfer.container import SeedHeader
 from replicate.transfer.seed.alone import Told, prove_same_past, update_aside, wait_for_applied
 from replicate.transfer.seed.file import SeedReader, require_free
+from replicate.transfer.seed.filtered import refuse_beside
 from replicate.transfer.seed.incoming import Incoming, seed_directory
 from replicate.transfer.seed.install import check_header, copies_directory, extract, seed_lock, silent
-from replicate.transfer.seed.make import make_seed
+from replicate.transfer.seed.make import make_seed, require_partitions
 
 STREAM_WAIT_S: Final = 60.0
 LOOK_S: Final = 0.1
@@ -126,26 +127,19 @@ def _check(secondary: Instance, numbers: Sequence[int]) -> None:
                 where=where,
                 do=f"Say so first: replicate -i {secondary.named} subscription add {name(number)}",
             )
-    elements = secondary.content.partitions.elements
-    if placed := [one for one, number in elements.items() if number in numbers]:
-        raise UsageError(
-            f"{placed[0]} is in partition {name(elements[placed[0]])}: what the schema lacks of it comes with no rows",
-            where=where,
-            do=f"Seed all of it: replicate -i {secondary.named} seed --restart",
-        )
+        for element in elements_in(secondary.content.partitions.elements, number):
+            raise UsageError(
+                f"{element} is in partition {name(number)}: what the schema here lacks of it comes with no rows",
+                where=where,
+                do=f"Seed all of it: replicate -i {secondary.named} {secondary.content.bringing([number])}",
+            )
     if secondary.waiting:
         raise TryAgainError(
             f"region {secondary.waiting[0]} waits for its seed",
             where=where,
             do=f"Seed it first: replicate -i {secondary.named} seed --region {secondary.waiting[0]}",
         )
-    content = read_content(secondary.run_directory)
-    if content is not None and content.filter:
-        raise UsageError(
-            f"what comes here goes through the filter {content.filter}, and a copy would not",
-            where=where,
-            do="Switch the filter off first",
-        )
+    refuse_beside(secondary, "Switch the filter off first")
 
 
 def give_up(secondary: Instance, numbers: Sequence[int]) -> None:
@@ -160,7 +154,8 @@ def load_from_instance(
     primary: Instance, secondary: Instance, numbers: Sequence[int], *, told: Told = silent
 ) -> Loaded:
     """Load these partitions from `primary`, which is on this host, live; its stream must run. Raises what `loading`,
-    `make_seed` and `take_in` raise."""
+    `make_seed` and `take_in` raise; nothing was changed where `primary` does not give them."""
+    require_partitions(primary, secondary.name, numbers)
     with loading(secondary, numbers):
         wait_for_stream(secondary, numbers, told)
         path = seed_directory(secondary.path) / "incoming.seed"

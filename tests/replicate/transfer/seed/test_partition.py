@@ -29,6 +29,7 @@ from replicate.errors import (
     UsageError,
 )
 from replicate.filters.content import Content, note_content
+from replicate.status.collect import collect
 from replicate.transfer.seed import partition
 from replicate.transfer.seed.alone import install_alone
 from replicate.transfer.seed.make import make_seed
@@ -434,3 +435,24 @@ def test_what_is_refused(pair: Pair, tmp_path: Path) -> None:
         pair.primary.register_peer("west", "127.0.0.1", 7430, partitions=(1, 2), replace_address=True)
         with pytest.raises(PeerRefusedError, match=what):
             make_seed(pair.primary, "west", path, partitions=numbers, replace=True)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_one_that_has_an_audit_element_comes_with_a_seed_of_all(pair: Pair, is_told: bool) -> None:
+    """Its rows are not all of it: the schema here lacks what was changed before."""
+    partitions.place_element(pair.primary, "DEFINITION", "stock")
+    if is_told:
+        partitions.place_element(pair.secondary, "DEFINITION", "stock")
+    subscriptions.add(pair.secondary, ["stock"])
+    with pytest.raises(PeerRefusedError, match="stock of east has DEFINITION"):
+        load_from_instance(pair.primary, pair.secondary, [STOCK])
+    assert pair.secondary.content.choice.loading == ()
+    with pytest.raises(PeerRefusedError, match="stock of east has DEFINITION"):
+        make_seed(pair.primary, "west", pair.directory / "some.seed", partitions=[STOCK])
+    if is_told:
+        with pytest.raises(UsageError, match="stock: what the schema here lacks"), loading(pair.secondary, [STOCK]):
+            pass
+        (finding,) = [one for one in collect(pair.secondary).findings if one.code == "PARTITION_WAITS"]
+        assert finding.do.endswith("seed --restart")
+    subscriptions.add(pair.secondary, ["sales"])
+    assert pair.secondary.content.bringing([SALES]) == "seed --partition sales"
