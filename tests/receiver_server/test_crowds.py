@@ -15,7 +15,7 @@ import trio
 
 from receiver_server.connection import SEED_EVENTS_MAX, ReceiverConnection
 from receiver_server.process import ReceiverServer
-from receiver_server.seed import Wish
+from receiver_server.seed import AskedSeed, Wish
 from replicate.daemon.admission import Standing
 from replicate.daemon.figures import page
 from replicate.daemon.own_introduction import introduction
@@ -317,7 +317,7 @@ async def test_a_seed_in_crumbs_waits_in_the_line_and_not_in_memory(
     async with servers() as running:
         receiver = await running.receiver(pair.secondary, receiver__dead_after_s=600.0)
         (server,) = receivers
-        server.seeds._wish = Wish(None)
+        server.seeds._wish = Wish(AskedSeed(None))
         async with connected(port_of(receiver)) as stream:
             link = await conversation(stream, pair, State.SEEDING)
             connection = server.source.active

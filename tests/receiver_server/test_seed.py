@@ -8,7 +8,7 @@ from typing import Any, cast
 import trio
 from trio.testing import MockClock
 
-from receiver_server.seed import Seeds, Wish
+from receiver_server.seed import AskedSeed, Seeds, Wish
 from replicate.errors import TryAgainError
 
 
@@ -30,7 +30,7 @@ class Settling:
 def test_what_comes_while_a_line_is_sent_is_told() -> None:
     """Else the command waits for an answer that nobody gives any more, and ends by that."""
     for error in (None, TryAgainError("no")):
-        wish = Wish(None)
+        wish = Wish(AskedSeed(None))
 
         def settle(wish: Wish = wish, error: TryAgainError | None = error) -> None:
             wish.is_received, wish.error = error is None, error

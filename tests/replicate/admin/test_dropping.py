@@ -66,7 +66,8 @@ def test_killed_on_the_way(loaded: Pair, at: int, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(dropping, "ROWS_MAX", 3)
     left = [at]
 
-    def die(_name: str) -> None:
+    def die(name: str) -> None:
+        assert name == "partition.dropped"
         left[0] -= 1
         if not left[0]:
             raise Died
