@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from replicate.daemon.files import DaemonFiles
-from replicate.errors import AlreadyRunningError, PermissionRefusedError, UsageError
+from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
-from replicate.limits import PARTITION_DEFAULT, PARTITION_NONE, PARTITION_STREAM
+from replicate.limits import PARTITION_DEFAULT, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM
 from replicate.model.elements import DEFINITION, misfit
 from replicate.model.partitions import ALL
 from replicate.model.subscription import Subscription
@@ -83,7 +83,16 @@ def numbers_of(instance: Instance, names: Sequence[str]) -> tuple[int, ...]:
     known = instance.partitions_now()
     found = set()
     for name in names:
-        number = int(name) if name.isdigit() and PARTITION_DEFAULT <= int(name) < 64 else known.number(name)
+        is_number = name.isdigit() and PARTITION_DEFAULT <= int(name) <= PARTITION_MAX
+        try:
+            number = int(name) if is_number else known.number(name)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{instance.name} knows no partition {name}: each instance has names of its own",
+                where=str(instance.path),
+                do=f"Say its number, which `partition list` shows on the primary; or name it here, too: replicate -i "
+                f"{instance.named} partition create {name} --id NUMBER",
+            ) from error
         if number == PARTITION_NONE:
             raise UsageError("rows of tables in NONE never leave their instance", do="Name a partition")
         found.add(number)

@@ -350,6 +350,15 @@ def test_what_a_peer_may_have(pair: Pair, tmp_path: Path) -> None:
     assert_restricted(pair, {1, 2, 3, 4})
 
 
+def test_a_name_that_only_the_primary_has_is_asked_for_by_its_number(pair: Pair) -> None:
+    partitions.create(pair.primary, "afar", 9)
+    with pytest.raises(NotFoundError) as caught:
+        subscriptions.set_(pair.secondary, ["afar"])
+    assert caught.value.do.endswith("partition create afar --id NUMBER")
+    subscriptions.set_(pair.secondary, ["9"])
+    assert pair.secondary.content.subscription == (9,)
+
+
 def test_what_is_refused(pair: Pair) -> None:
     refused: tuple[tuple[type[Exception], Callable[[], None]], ...] = (
         (PermissionRefusedError, lambda: subscriptions.set_(pair.primary, ["sales"])),
