@@ -10,7 +10,7 @@ REPLICATE_SHM_DIR, as it found them (commands and pairs in our process set them)
 Every commit, also those of processes that tests start, is checked against its regions (region/sqlite/capture/check.py).
 What is marked `long` runs with --full alone: more of a kind of which one is in every run. Of what is marked `turns(N)`
 a run has one in N, which the commit chooses, and --full has all; what is `slow` and does not say otherwise has
-turns(5). A run of named files or directories has all of theirs. `--left-out N` runs one in N of what a usual run of the
+turns(8). A run of named files or directories has all of theirs. `--left-out N` runs one in N of what a usual run of the
 commit leaves out.
 Each test's time is taken, and in the long form one that takes long without a reason fails (tests/durations.py).
 Refuses to know: what the tests test.
@@ -41,7 +41,7 @@ os.environ.setdefault("REPLICATE_CHECK_CAPTURE", "1")
 
 SKIPS = Path(__file__).with_name("skips.txt")
 TOGETHER = "tests/spark"
-SLOW_TURNS = 5
+SLOW_TURNS = 8
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
