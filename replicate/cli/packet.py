@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from replicate.transfer.packet.export import Exported
     from replicate.transfer.packet.format import PacketSummary
     from replicate.transfer.packet.read import PacketReader
-    from replicate.transfer.packet.write import Seal
+    from replicate.transfer.packet.sealed import PacketSealer
     from update_process.replay.unpacking import Imported
 
 FILE_BYTES_MAX = 2**50
@@ -80,7 +80,7 @@ def export(
     name_of = _names(opened, file, outbox)
     groups = [wanted] if targets and not encrypt else [(name,) for name in wanted]
 
-    def sealer(target: str) -> Seal:
+    def sealer(target: str) -> PacketSealer:
         return sealer_of(opened, target, time.time())
 
     made: list[Exported] = []
@@ -88,7 +88,7 @@ def export(
     run = ExportRun(
         opened,
         sign=signer_of(opened),
-        seal=sealer if encrypt else None,
+        sealer=sealer if encrypt else None,
         release=replicate.__version__,
         now_ns=time.time_ns,
     )

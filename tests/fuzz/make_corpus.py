@@ -30,11 +30,12 @@ from replicate.model.vector import Position, SynchronizationVector
 from replicate.pool.ring import RecordKind, pack_head, pack_padding
 from replicate.region.protocol import ScrRow
 from replicate.region.sqlite.bookkeeping import make_tables, write_scr, write_slot
+from replicate.security.sealing import KEY_BYTES, ChunkCipher
 from replicate.settings.load import default_text
 from replicate.transfer.container import SeedHeader, SeedRegion, pack_catalogue
 from replicate.transfer.packet.epochs import EpochRow
 from replicate.transfer.packet.format import SegmentPart, Signature
-from replicate.transfer.packet.sealed import pack_sealed
+from replicate.transfer.packet.sealed import PacketSealer
 from replicate.transfer.packet.store import NAME as EPOCHS_NAME
 from replicate.transfer.packet.store import change_epochs
 from replicate.transfer.packet.write import PacketWriter
@@ -346,7 +347,9 @@ def seeds() -> Made:
     yield "packet_file", "whole", b"\x01" + whole
     yield "packet_file", "mended", b"\x00" + whole
     yield "packet_file", "cut", b"\x01" + whole[:-9]
-    sealed = b"".join(pack_sealed(bytes(range(90)), "oslo"))
+    key = bytes(range(KEY_BYTES))
+    sealer = PacketSealer("oslo", key, ChunkCipher(key))
+    sealed = b"".join([sealer.begin(), *sealer.add(bytes(range(90))), sealer.end()])
     yield "sealed_packet", "whole", b"\x01" + sealed
     yield "sealed_packet", "mended", b"\x00" + sealed
     yield "epochs_file", "one", stored

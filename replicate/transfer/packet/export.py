@@ -32,7 +32,7 @@ from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.security.guarded_file import read_guarded
-from replicate.security.sealing import seal
+from replicate.security.sealing import ChunkCipher, new_key, seal
 from replicate.security.signing import sign
 from replicate.security.tls_files import TlsFiles
 from replicate.system.failpoint import hit
@@ -54,10 +54,10 @@ from replicate.transfer.packet.format import (
 from replicate.transfer.packet.passing import Everything, Lacked, Passing
 from replicate.transfer.packet.read import SUFFIX
 from replicate.transfer.packet.rows import joined, vector_of
-from replicate.transfer.packet.sealed import PLAIN_BYTES_MAX, pack_sealed
+from replicate.transfer.packet.sealed import PacketSealer, plain_bytes_within
 from replicate.transfer.packet.store import change_epochs, read_epochs
 from replicate.transfer.packet.suppliers import SuppliersView, look_at_suppliers
-from replicate.transfer.packet.write import PIECE_OVERHEAD_BYTES, PacketWriter, Seal, Sign, unsigned
+from replicate.transfer.packet.write import PIECE_OVERHEAD_BYTES, PacketWriter, Sign, unsigned
 from replicate.transfer.seed.file import require_free
 
 LOCK_NAME: Final = "packets.lock"
@@ -99,8 +99,9 @@ def signer_of(instance: Instance) -> Sign:
     return lambda body: Signature(*sign(body, files))
 
 
-def sealer_of(instance: Instance, target: str, now_s: float) -> Seal:
-    """Seals for that peer, whose certificate is here. NotFoundError when it is not, or this instance has none."""
+def sealer_of(instance: Instance, target: str, now_s: float) -> PacketSealer:
+    """Seals one packet for that peer, whose certificate is here. NotFoundError when it is not, or this instance has
+    none; and what sealing raises."""
     files = TlsFiles.of(instance.path, instance.config.tls)
     if not files.are_there():
         raise NotFoundError(
@@ -118,10 +119,8 @@ def sealer_of(instance: Instance, target: str, now_s: float) -> Seal:
             do="Import a receipt that it has signed, or put its certificate.pem there",
         ) from error
 
-    def sealed(plain: bytes) -> Iterator[bytes]:
-        return pack_sealed(seal(plain, certificate, files, now_s, where=str(path)), target)
-
-    return sealed
+    key = new_key()
+    return PacketSealer(target, seal(key, certificate, files, now_s, where=str(path)), ChunkCipher(key))
 
 
 def certificate_of(instance: Instance, target: str) -> Path:
@@ -176,15 +175,15 @@ class ExportRun:
         instance: Instance,
         *,
         sign: Sign = unsigned,
-        seal: Callable[[str], Seal] | None = None,
+        sealer: Callable[[str], PacketSealer] | None = None,
         release: str,
         now_ns: Callable[[], int],
         is_look: bool = False,
     ) -> None:
-        """`sign`: as `PacketWriter`; `seal`: gives the target's seal; `now_ns`: the wall clock. `is_look`: nothing is
-        exported, so it may be beside one that does."""
+        """`sign`: as `PacketWriter`; `sealer`: gives that of the next packet, for its target; `now_ns`: the wall
+        clock. `is_look`: nothing is exported, so it may be beside one that does."""
         self.instance = instance
-        self._seal = seal
+        self._sealer = sealer
         self._sign = sign
         self._release = release
         self._now_ns = now_ns
@@ -354,8 +353,8 @@ class ExportRun:
             raise UsageError(f"{len(wanted)} targets", do=f"Name 1 to {TARGETS_MAX}")
         base, goes_on = self._base(wanted), NO_LARGE
         first, inside = base.last_seqno, 0
-        if self._seal is not None:  # sealed as a whole, in memory
-            max_bytes = min(max_bytes, PLAIN_BYTES_MAX)
+        if self._sealer is not None:
+            max_bytes = plain_bytes_within(max_bytes)
         while base.last_seqno < self._last_seqno:
             made = self._packet(wanted, base, inside, name_of, max_bytes, goes_on)
             base, inside, goes_on = made.end, made.end_inside, made.goes_on
@@ -388,14 +387,14 @@ class ExportRun:
         number, before = epochs.last_number + 1, epochs.last_to(targets)
         to = "+".join(targets) if len(targets) <= NAMED_MAX else f"{len(targets)}-replicas"
         number, path = _free(number, lambda at: name_of(f"{self.instance.name}.{to}.{at:06d}{SUFFIX}"))
-        if self._seal is not None and len(targets) > 1:
+        if self._sealer is not None and len(targets) > 1:
             raise UsageError("a sealed packet is for one target", do="Export to each of them")
-        seal = None if self._seal is None else self._seal(targets[0])
+        sealer = None if self._sealer is None else self._sealer(targets[0])
         require_free(path.parent, min(max_bytes, PACKET_BYTES_MIN), "a packet")
         content, is_supplier = self.instance.content, self.instance.is_supplier
         known = self.suppliers() if is_supplier else None
         passing = Everything() if known is None else Lacked(base.chains, known.names)
-        with PacketWriter(path, seal, BY_VECTOR if is_supplier else VERSION) as writer:
+        with PacketWriter(path, sealer, BY_VECTOR if is_supplier else VERSION) as writer:
             cut = _Cut(writer, self._reader, self._header_at, max_bytes - TAIL_BYTES, passing)
             end, end_inside = cut.run(base, inside, self._last_seqno)
             own, suppliers = self.end(), None

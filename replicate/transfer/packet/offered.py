@@ -35,8 +35,9 @@ from replicate.system.files import replace_file
 from replicate.transfer.packet.epochs import EpochRow, Epochs
 from replicate.transfer.packet.export import certificate_of
 from replicate.transfer.packet.format import OriginName, PacketSummary
-from replicate.transfer.packet.read import PacketReader, Unseal, packets_in
+from replicate.transfer.packet.read import PacketReader, packets_in
 from replicate.transfer.packet.rows import joined, vector_of
+from replicate.transfer.packet.sealed import Unseal
 from replicate.transfer.packet.store import change_epochs, read_epochs
 from replicate.transfer.packet.suppliers import look_at_suppliers
 from replicate.wire.message import Restart

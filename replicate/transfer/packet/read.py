@@ -27,13 +27,11 @@ from replicate.transfer.packet.format import (
     unpack_end,
     unpack_piece,
 )
-from replicate.transfer.packet.sealed import in_memory, is_sealed, unpack_sealed
+from replicate.transfer.packet.sealed import SealedPacket, Unseal, is_sealed
 from replicate.transfer.records import HEAD_BYTES, PREFIX_BYTES, UNREADABLE
 from replicate.wire.compression import Decompressor
 
 SUFFIX: Final = ".packet"
-Unseal = Callable[[bytes, str, str], bytes]
-"""Opens what is sealed, for whom, in which file."""
 
 
 class PacketReader:
@@ -45,7 +43,7 @@ class PacketReader:
         NotFoundError, UsageError (no plain file; sealed for another), PermissionRefusedError, FormatUnknownError,
         DamagedError, and what `unseal` raises."""
         self.path = path
-        self.is_sealed = False
+        self._sealed: SealedPacket | None = None
         self.signature: Signature | None = None
         self._where = str(path)
         try:
@@ -77,6 +75,11 @@ class PacketReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether its target alone reads it."""
+        return self._sealed is not None
 
     def close(self) -> None:
         """May be called twice."""
@@ -138,17 +141,15 @@ class PacketReader:
 
     def _open(self, unseal: Unseal | None) -> bytes:
         """Read what is sealed instead of the file; how it begins."""
-        target, sealed = unpack_sealed(self._read, self.bytes, self._where)
+        sealed = SealedPacket(self._raw, self.bytes, self._where)
         if unseal is None:
             raise UsageError(
-                f"this packet is sealed for {target}",
+                f"this packet is sealed for {sealed.target}",
                 where=self._where,
-                do=f"Look at it there: replicate -i {target} packet show FILE",
+                do=f"Look at it there: replicate -i {sealed.target} packet show FILE",
             )
-        plain = unseal(sealed, target, self._where)
-        opened = in_memory(plain, self._where)
-        self.close()
-        self._fd, self.bytes, self.is_sealed = opened, len(plain), True
+        sealed.open(unseal)
+        self._sealed, self.bytes = sealed, sealed.bytes
         return self._read(0, min(PREFIX_BYTES, self.bytes))
 
     def _tail(self) -> tuple[int, bytes, PacketSummary]:
@@ -191,6 +192,19 @@ class PacketReader:
         return head.kind, body, position + HEAD_BYTES + head.length
 
     def _read(self, position: int, count: int) -> bytes:
+        """So many bytes of the packet."""
+        if self._sealed is None:
+            return self._raw(position, count)
+        data = b""
+        while len(data) < count:
+            piece = self._sealed.read(position + len(data), count - len(data))
+            if not piece:
+                raise self._cut()
+            data = data + piece if data else piece
+        return data
+
+    def _raw(self, position: int, count: int) -> bytes:
+        """So many bytes of the file."""
         data = b""
         try:
             while len(data) < count:

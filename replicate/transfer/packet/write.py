@@ -1,14 +1,14 @@
 """Writes one packet: whole and durable under its own name, or nothing of it is left.
 
-Guarantees: those of ../aside_file.py; one pass, with bounded memory but for a packet that is sealed, which is kept
-whole until then. No file that was there when it began is replaced.
+Guarantees: those of ../aside_file.py; one pass, with bounded memory, also where it is sealed: then nothing of it is on
+the disk but that. No file that was there when it began is replaced.
 Refuses to know: what goes into it (export.py), and how it is signed.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -27,13 +27,12 @@ from replicate.transfer.packet.format import (
     pack_end,
     pack_piece,
 )
+from replicate.transfer.packet.sealed import PacketSealer
 from replicate.transfer.records import HEAD_BYTES
 from replicate.wire.compression import Compressor
 
 PIECE_OVERHEAD_BYTES: Final = HEAD_BYTES + 4
 
-Seal = Callable[[bytes], Iterator[bytes]]
-"""Makes of a whole packet the file that its target alone reads."""
 Sign = Callable[[bytes], Signature | None]
 """Signs the body of the summary; None where nothing is signed here."""
 
@@ -45,21 +44,23 @@ def unsigned(_body: bytes) -> None:
 class PacketWriter:
     """One packet in the making. As a context manager: removed unless finished."""
 
-    def __init__(self, path: Path, seal: Seal | None = None, version: int = VERSION) -> None:
-        """`seal`: what is written is kept in memory, and only what this makes of it is on the disk. `version`: as the
-        summary's.
+    def __init__(self, path: Path, sealer: PacketSealer | None = None, version: int = VERSION) -> None:
+        """`sealer`: only what this makes of the packet is on the disk. `version`: as the summary's.
 
         AlreadyExistsError when there is such a file; NotFoundError, DiskFullError, JournalIOError."""
         self.path = path
         self.written_bytes = 0
-        self._seal = seal
-        self._plain = bytearray()
+        """Of the packet; when it is finished, of its file, which is longer where it is sealed."""
+        self._sealer = sealer
+        self._file_bytes = 0
         self._digest = hashlib.sha256()
         self._compressor = Compressor()
         if path.exists() or path.is_symlink():
             raise AlreadyExistsError("the file exists already", where=str(path), do="Name another, or remove it")
         self._file = AsideFile(path, "packet")
         try:
+            if sealer is not None:
+                self._put([sealer.begin()])
             self._write([PACKET.pack_prefix(version)])
         except BaseException:
             self._file.abandon()
@@ -90,11 +91,10 @@ class PacketWriter:
         if (signature := sign(body)) is not None:
             self._record(PacketRecord.SIGNATURE, signature.pack())
         self._record(PacketRecord.END, pack_end(position))
-        if self._seal is not None:
-            self.written_bytes = 0
-            for piece in self._seal(bytes(self._plain)):
-                self._put([piece])
+        if self._sealer is not None:
+            self._put([self._sealer.end()])
         self._file.finish(lambda: hit("packet.before_rename"))
+        self.written_bytes = self._file_bytes
         return whole
 
     def _record(self, kind: PacketRecord, *body: bytes) -> None:
@@ -103,12 +103,11 @@ class PacketWriter:
     def _write(self, pieces: list[bytes]) -> None:
         for piece in pieces:
             self._digest.update(piece)
-        if self._seal is None:
-            self._put(pieces)
-        else:
-            self._plain += b"".join(pieces)
-            self.written_bytes = len(self._plain)
+            self.written_bytes += len(piece)
+        self._put(pieces if self._sealer is None else self._sealer.add(b"".join(pieces)))
 
-    def _put(self, pieces: list[bytes]) -> None:
-        self._file.write(pieces, lambda: hit("packet.write"))
-        self.written_bytes += sum(map(len, pieces))
+    def _put(self, pieces: Iterable[bytes]) -> None:
+        """Into the file."""
+        made = list(pieces)
+        self._file.write(made, lambda: hit("packet.write"))
+        self._file_bytes += sum(map(len, made))

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from replicate.errors import ConfigurationError, DamagedError, NotAuthenticatedError
 from replicate.security.certificate import make_ca
-from replicate.security.sealing import seal, unseal
+from replicate.security.sealing import KEY_BYTES, TAG_BYTES, ChunkCipher, new_key, seal, unseal
 from tests.replicate.security.test_signing import DAY_S, NOW_S, files_in, issued, operators
 
 
@@ -63,3 +64,27 @@ def test_a_certificate_that_was_issued_again_opens_nothing_old(ca: Path) -> None
     with pytest.raises(DamagedError) as caught:
         unseal(sealed, west, where="x")
     assert "issued again" in caught.value.do
+
+
+def test_a_chunk_opens_in_its_place_only() -> None:
+    cipher = ChunkCipher(new_key())
+    sealed = cipher.seal(b"rows", 7, is_last=False)
+    assert len(sealed) == 4 + TAG_BYTES
+    assert cipher.open(sealed, 7, is_last=False, where="x") == b"rows"
+    changed = bytes([sealed[0] ^ 1]) + sealed[1:]
+    for data, number, is_last in ((sealed, 6, False), (sealed, 7, True), (sealed[:-1], 7, False), (changed, 7, False)):
+        with pytest.raises(DamagedError, match=f"chunk {number} does not open") as caught:
+            cipher.open(data, number, is_last=is_last, where="x.packet")
+        assert caught.value.where == "x.packet"
+    with pytest.raises(DamagedError):
+        ChunkCipher(new_key()).open(sealed, 7, is_last=False, where="x")
+
+
+def test_chunks_are_those_of_the_stream_construction() -> None:
+    """By the library itself: a counter of 11 bytes, and 1 for the last."""
+    key = bytes(range(KEY_BYTES))
+    sealed = ChunkCipher(key).seal(b"rows", 258, is_last=True)
+    assert AESGCM(key).decrypt(bytes(9) + bytes([1, 2, 1]), sealed, None) == b"rows"
+    assert new_key() != new_key()
+    with pytest.raises(DamagedError, match="a key of 31 bytes"):
+        ChunkCipher(key[1:])
