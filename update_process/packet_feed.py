@@ -82,12 +82,17 @@ def _records(paths: Sequence[Path], network: bytes) -> Generator[ReceivedRecord]
     address = 0
     for path in paths:
         with open_segment(path, network=network) as segment:
-            for kind, first, last, count, data in _of_segment(segment):
+            for kind, first, last, count, data in records_of(segment):
                 yield ReceivedRecord(kind, first, last, count, data, address, address + 1)
                 address += 1
 
 
-def _of_segment(segment: SegmentFile) -> Iterator[tuple[RecordKind, int, int, int, bytes]]:
+FeedRecord = tuple[RecordKind, int, int, int, bytes]
+"""Kind, first and last number, count, bytes."""
+
+
+def records_of(segment: SegmentFile) -> Iterator[FeedRecord]:
+    """What a Source Server would have sent of it. JournalDamagedError."""
     first = segment.header.first_seqno
     if segment.header.adopted:
         large = large_transaction(segment)

@@ -229,7 +229,7 @@ def _imported(opened: Instance, done: Imported) -> list[str]:
         count = len(done.applied)
         verb = "would be applied" if done.dry_run else "applied"
         lines.append(f"{count} packet{'s' * (count != 1)} {verb}{', another in part' if done.in_part else ''}")
-    if opened.is_supplier and done.transactions:
+    if done.transactions:
         merged = f", {done.merged} of them merged" if done.merged else ""
         lines.append(f"{done.transactions} transaction{'s' * (done.transactions != 1)} applied{merged}")
     if done.replayed is not None:
@@ -301,6 +301,8 @@ def _facts(reader: PacketReader) -> dict[str, Any]:
         "created_wall_ns": summary.created_wall_ns,
         "release": summary.release,
         "between_suppliers": summary.suppliers is not None,
+        "partitions": list(summary.excerpt.partitions) if summary.excerpt and summary.excerpt.partitions else None,
+        "filter": summary.excerpt.filter if summary.excerpt else "",
         "signed": reader.signature is not None,
         "sealed": reader.is_sealed,
     }
@@ -332,6 +334,8 @@ def show(file: str) -> None:
             ["size", size(facts["bytes"])],
             ["signed", signer or "no"],
             ["sealed", "yes" if facts["sealed"] else "no"],
+            *([["partitions", ", ".join(map(str, facts["partitions"])) + " only"]] if facts["partitions"] else []),
+            *([["filter", facts["filter"]]] if facts["filter"] else []),
         ]
     )
     lines += columns(

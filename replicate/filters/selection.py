@@ -184,6 +184,16 @@ class PartitionSelection:
             self.kept_back += not made.count
             yield FrameBatch(head.seqno, head.seqno, 1, frame)
 
+    def wants_all_of(self, parts: Iterable[bytes]) -> bool:
+        """Whether every change of a large transaction is wanted, whatever partitions it names. `parts`: its PART
+        frames. JournalDamagedError."""
+        for change in _changes(parts):
+            if change[0] == Op.DEFINE:
+                self._define(change[1], change[3])
+            if not self.wants(section_of(change[0], change[1], self._partitions)):
+                return False
+        return True
+
     def learn_large(self, parts: Callable[[], Iterable[bytes]]) -> None:
         """What a large transaction that goes whole defines. `parts` gives its PART frames, each time it is called."""
         if not _defines(parts()):

@@ -1,4 +1,5 @@
-"""A takeover, the old primary's return and the switch back, by packets alone: no daemon ever runs."""
+"""A takeover, the old primary's return and the switch back, by packets alone: no daemon ever runs. And packets beside a
+line whose daemons do."""
 
 from __future__ import annotations
 
@@ -117,6 +118,57 @@ def test_a_line_that_is_down_and_the_daemons_that_stand_aside(street: Street) ->
     street.prove_equal()
     assert [street.daemon(secondary, name)["pid"] for name in ("receiver", "update")] == pids
     street.on(secondary, "journal", "verify")
+
+
+@pytest.mark.slow
+def test_beside_a_line_of_some_partitions(street: Street) -> None:
+    """The secondary has sales only, by a line and by packets; so does a third site, which gets packets from it."""
+    primary, secondary = street.primary, street.secondary
+    street.on(primary, "partition", "create", "sales", "--id", "2")
+    street.on(primary, "partition", "assign", "sales", "account", "entry")
+    street.on(secondary, "wait", "--seqno", str(street.last_seqno(primary)), "--timeout", "60")
+    street.on(secondary, "subscription", "set", "2")
+    third = street.directory / "third"
+    network = street.status(primary)["network"]
+    street.run("instance", "create", third, "--role", "secondary", "--network", network)
+    street.others.append(third)
+    street.on(third, "subscription", "set", "2")
+    street.on(secondary, "peer", "add", "third", "--packets")
+    stick = street.directory / "stick"
+    stick.mkdir()
+    street.write("INSERT INTO account (owner) VALUES ('by the line')")
+    came(street, secondary)
+    street.on(secondary, "seed", "--to-file", stick / "third.seed", "--for", "third")
+    street.on(third, "seed", "--from-file", stick / "third.seed")
+    pids = [street.daemon(secondary, name)["pid"] for name in ("receiver", "update")]
+    street.on(primary, "source", "stop")
+    for number in range(3):
+        street.write(
+            f"INSERT INTO account (owner) VALUES ('by packet {number}')", f"INSERT INTO loose VALUES ('no', {number})"
+        )
+        street.on(primary, "packet", "export", "--to", "secondary", "--outbox", stick)
+    street.on(secondary, "packet", "import", stick, "--remove")
+    came(street, secondary)
+    street.on(primary, "source", "start")
+    street.write("INSERT INTO account (owner) VALUES ('by the line again')")
+    came(street, secondary)
+    assert [street.daemon(secondary, name)["pid"] for name in ("receiver", "update")] == pids
+    street.on(secondary, "packet", "export", "--to", "third", "--outbox", stick)
+    (path,) = stick.glob("*.packet")
+    assert json.loads(street.run("--json", "packet", "show", path).stdout)["partitions"] == [2]
+    street.on(third, "packet", "import", stick)
+    came(street, third)
+    street.on(third, "journal", "verify")
+
+
+def came(street: Street, instance: Path) -> None:
+    """All of account and entry is there, and of the others nothing new."""
+    last = street.last_seqno(street.primary)
+    street.on(instance, "wait", "--seqno", str(last), "--timeout", "60")
+    found = json.loads(street.on(instance, "--json", "compare", "--with", street.primary).stdout)
+    status = {one["table"]: one["status"] for one in found["regions"][0]["comparison"]["tables"]}
+    assert (status["account"], status["entry"]) == ("equal", "equal")
+    assert status["loose"].startswith("left out")
 
 
 def test_a_restored_primary_gets_its_own_transactions_back(pair: Pair) -> None:

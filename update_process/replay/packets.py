@@ -34,9 +34,9 @@ from update_process.replay.command import (
     SparkSessions,
     one_session,
     replay_locked,
-    require_own_words,
     require_secondary,
 )
+from update_process.replay.excerpts import apply_by_transactions, goes_by_transactions, refuse_spark
 from update_process.replay.run import silent
 from update_process.replay.supplied import apply_between_suppliers
 from update_process.replay.unpacking import Imported, unpack, unpacking_room
@@ -106,13 +106,14 @@ def _apply(
         return Order((), (), done.seqno)
     require_seeded(instance)
     done.seqno = _last_seqno(instance)
-    order = order_of(done.seqno, summaries)
+    order, by_transactions = order_of(done.seqno, summaries), False
     brings = [at for at, one in enumerate(summaries) if not one.is_receipt]
     done.known = len(set(brings) - {*order.chosen, *order.waiting})
     if order.chosen or order.waiting:
         require_secondary(instance)
-        require_own_words(instance, ())
         bring = [summaries[at] for at in (*order.chosen, *order.waiting)]
+        if by_transactions := goes_by_transactions(instance, bring):
+            refuse_spark(instance, spark)
         if (more := too_much(_position(instance), bring)) is not None:
             raise _rollback_first(instance, more)
     if not order.chosen:
@@ -125,11 +126,18 @@ def _apply(
         chosen = [inbox.packets[at] for at in order.chosen]
         segments = unpack(instance, chosen, stage, told)
         hit("packet.unpacked")
-        journals = Journals((), instance.content.network, stage=stage, segments=segments)
-        done.replayed = replay_locked(
-            instance, journals, stage, get, last_seqno=order.seqno, dry_run=dry_run, told=told
-        )
-    done.seqno = done.seqno if dry_run else order.seqno
+        if by_transactions:
+            if not dry_run:
+                apply_by_transactions(
+                    instance, [one.summary for one in chosen], [directory for directory, _ in segments], done, told
+                )
+        else:
+            journals = Journals((), instance.content.network, stage=stage, segments=segments)
+            done.replayed = replay_locked(
+                instance, journals, stage, get, last_seqno=order.seqno, dry_run=dry_run, told=told
+            )
+    if done.replayed is not None and not dry_run:
+        done.seqno = order.seqno
     done.applied = tuple(str(inbox.packets[at].path) for at in order.chosen if at not in order.waiting)
     done.in_part = tuple(str(inbox.packets[at].path) for at in order.chosen if at in order.waiting)
     return order

@@ -12,7 +12,6 @@ Leaves to others: the order (transfer/packet/vector_order.py), rows and conflict
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -22,11 +21,8 @@ from typing import Final
 from replicate.door.recovery.opening import require_seeded
 from replicate.door.snapshot import door_of
 from replicate.errors import (
-    BusyError,
     DivergedError,
-    GapError,
     PacketGapError,
-    TryAgainError,
     TurnedBackError,
     UsageError,
 )
@@ -51,18 +47,13 @@ from replicate.transfer.packet.vector_order import (
 )
 from replicate.wire.introduction import refusal
 from replicate.wire.message import RefuseCode
-from update_process.done import Waiting
 from update_process.packet_feed import PacketFeed
-from update_process.replay.apply import Progress, Told
+from update_process.replay.apply import Told
 from update_process.replay.command import SparkSessions, apply_session
 from update_process.replay.unpacking import Imported, unpack, unpacking_room
+from update_process.replay.working import work_off
 from update_process.supplied import SupplierApplier
 
-SLICE_S: Final = 0.5
-"""So often it is told how far it is."""
-NAP_S: Final = 0.02
-PATIENCE_S: Final = 60.0
-"""So long an application may keep the region, or a compare hold it still, before the import ends."""
 NAMED_MAX: Final = 4
 """Of more origins than these the rest is counted."""
 
@@ -156,7 +147,7 @@ def _apply(instance: Instance, paths: Sequence[Path], done: Imported, told: Told
                 session, feed, settings, conflict_directory=instance.conflict_directory, streams=False
             )
             with closing(applier):
-                _work(instance, applier, done, told)
+                work_off(instance, applier, done, told)
                 if applier.has_to_part:  # the daemons stand aside: what lies there of one that is gone is dropped
                     retire(PoolKind.RECEIVE, instance.content.uuid)
                 applier.tell()
@@ -164,36 +155,6 @@ def _apply(instance: Instance, paths: Sequence[Path], done: Imported, told: Told
     except TurnedBackError as error:
         turn_back(instance)
         raise _turned_back(instance, "the sender of a packet") from error
-
-
-def _work(instance: Instance, applier: SupplierApplier, done: Imported, told: Told) -> None:
-    """Until all is applied. TryAgainError, GapError, and what the applier raises; what came before is applied then."""
-    patient_until_s = time.monotonic() + PATIENCE_S
-    while True:
-        found = applier.work(SLICE_S)
-        done.transactions += found.transactions
-        done.merged += found.merged
-        told(Progress("applying", done.transactions, seqno=applier.applied_seqno))
-        if found.waiting in (Waiting.NOTHING, Waiting.PART):
-            return
-        if found.waiting is Waiting.RESTART:
-            raise GapError(
-                f"what a packet brings does not go on from what is here: {found.text}",
-                where=str(instance.path),
-                do="What came before is applied. Verify the packet where it was made, and its journal",
-            )
-        if found.transactions or found.parts or found.skipped:
-            patient_until_s = time.monotonic() + PATIENCE_S
-        if found.waiting is Waiting.MORE:
-            continue
-        if time.monotonic() >= patient_until_s:
-            kind = BusyError if found.waiting is Waiting.LOCK else TryAgainError
-            raise kind(
-                f"packets cannot be applied: {found.text or found.waiting.value}",
-                where=str(instance.path),
-                do="Import again; what was applied already is passed over",
-            )
-        time.sleep(NAP_S)
 
 
 def _look_whether_restored(instance: Instance, order: VectorOrder, packets: Sequence[PacketSummary]) -> None:

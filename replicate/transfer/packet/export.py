@@ -20,7 +20,6 @@ from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
 from replicate.errors import DivergedError, JournalMissingError, NotFoundError, UsageError
-from replicate.filters.content import read_content
 from replicate.instance.consumers import read_consumer, read_hold
 from replicate.instance.instance import Instance
 from replicate.journal.header import SegmentHeader
@@ -39,19 +38,20 @@ from replicate.system.failpoint import hit
 from replicate.system.locks import FileLock
 from replicate.system.os_errors import io_error
 from replicate.transfer.packet.epochs import EpochRow, Epochs
+from replicate.transfer.packet.excerpt import excerpt_for, selection_for
 from replicate.transfer.packet.format import (
-    BY_VECTOR,
     NO_LARGE,
     PIECE_BYTES,
     TARGETS_MAX,
-    VERSION,
     BetweenSuppliers,
+    Excerpt,
     OriginName,
     PacketSummary,
     SegmentPart,
     Signature,
+    version_of,
 )
-from replicate.transfer.packet.passing import Everything, Lacked, Passing
+from replicate.transfer.packet.passing import Chosen, Everything, Lacked, Passing
 from replicate.transfer.packet.read import SUFFIX
 from replicate.transfer.packet.rows import joined, vector_of
 from replicate.transfer.packet.sealed import PacketSealer, plain_bytes_within
@@ -254,14 +254,13 @@ class ExportRun:
         if not self.instance.is_supplier:
             return min(map(self.base_of, names), key=lambda one: one.last_seqno)
         for name in names:
-            self._refuse_other_words(name)
+            self._refuse_some(name)
         return self.suppliers().base(names)
 
     def base_of(self, name: str) -> Position:
         """Where the next increment for that peer begins. NotFoundError: no such peer, or nothing is known of it;
         UsageError: a packet cannot bring it what it should have; DivergedError; JournalMissingError."""
         instance = self.instance
-        self._refuse_other_words(name)
         consumer = read_consumer(instance.consumers_directory, name)
         row = self.epochs().of(name).known
         lost = consumer is not None and consumer.needs_seed
@@ -299,35 +298,20 @@ class ExportRun:
             )
         return Position(row.seqno, here.vector, here.chains)
 
-    def _refuse_other_words(self, name: str) -> None:
+    def _refuse_some(self, name: str) -> None:
+        """UsageError where a supplier should give that peer less than all."""
         instance = self.instance
-        instance.refuse_partial("a packet of its journal would lack the others")
         if instance.partitions_now().keeps_back:
             raise UsageError(
-                f"{instance.name} has rows in the partition NONE, which never leave it, and a packet brings all",
+                f"{instance.name} has rows in the partition NONE, which never leave it, and a supplier gives all",
                 where=str(instance.path),
                 do="Send by a line, which leaves them out",
             )
-        content = read_content(instance.run_directory)
-        if content is not None and content.filter:
+        if instance.peer(name).partitions is not None:
             raise UsageError(
-                f"what is here came from {content.name} through the filter {content.filter}, in other words",
+                f"{name} may have some partitions only, and a supplier gives all",
                 where=str(instance.path),
-                do=f"Export from {content.name}",
-            )
-        peer = instance.peer(name)
-        if peer.partitions is not None:
-            raise UsageError(
-                f"{name} may have some partitions only, and a packet brings all",
-                where=str(instance.path),
-                do=f"Send to it by a line; or let it have all: replicate -i {instance.named} peer add {name} … "
-                "--partitions ALL --replace",
-            )
-        if instance.config.source.filter:
-            raise UsageError(
-                "a source.filter is set, which tells the stream in other words, and packets are not",
-                where=str(instance.path),
-                do=f"Send by a line; or: replicate -i {instance.named} config unset source.filter",
+                do=f"Let it have all: replicate -i {instance.named} peer add {name} … --partitions ALL --replace",
             )
 
     # Exporting.
@@ -391,10 +375,9 @@ class ExportRun:
             raise UsageError("a sealed packet is for one target", do="Export to each of them")
         sealer = None if self._sealer is None else self._sealer(targets[0])
         require_free(path.parent, min(max_bytes, PACKET_BYTES_MIN), "a packet")
-        content, is_supplier = self.instance.content, self.instance.is_supplier
-        known = self.suppliers() if is_supplier else None
-        passing = Everything() if known is None else Lacked(base.chains, known.names)
-        with PacketWriter(path, sealer, BY_VECTOR if is_supplier else VERSION) as writer:
+        content, known = self.instance.content, self.suppliers() if self.instance.is_supplier else None
+        excerpt, passing = self._passing(targets, base, known)
+        with PacketWriter(path, sealer, version_of(known is not None, excerpt)) as writer:
             cut = _Cut(writer, self._reader, self._header_at, max_bytes - TAIL_BYTES, passing)
             end, end_inside = cut.run(base, inside, self._last_seqno)
             own, suppliers = self.end(), None
@@ -408,7 +391,7 @@ class ExportRun:
                 uuid.uuid4().bytes, content.network, content.uuid, content.name, targets, number, before, base, inside,
                 end, end_inside, own,
                 tuple(OriginName(one.origin.key, one.name, one.incarnation, one.seqno) for one in histories),
-                self._now_ns(), self._release, b"", suppliers,
+                self._now_ns(), self._release, b"", suppliers, excerpt,
             )  # fmt: skip
             summary = writer.finish(summary, self._sign)
         hit("packet.before_epochs")
@@ -424,6 +407,18 @@ class ExportRun:
             end_inside,
             cut.goes_on,
         )
+
+    def _passing(
+        self, targets: tuple[str, ...], base: Position, known: SuppliersView | None
+    ) -> tuple[Excerpt | None, Passing]:
+        """What of the journal behind `base` goes to these, and what that is an excerpt of. UsageError."""
+        if known is not None:
+            return None, Lacked(base.chains, known.names)
+        if base.last_seqno == self._last_seqno:  # a receipt, or nothing to send
+            return None, Everything()
+        excerpt = excerpt_for(self.instance, targets, base.last_seqno + 1)
+        selection = selection_for(self.instance, excerpt, self.catalogue_at(base.last_seqno).definitions)
+        return excerpt, Everything() if selection is None else Chosen(selection, str(self.instance.path))
 
     def _as_heard(self, known: Epochs, targets: tuple[str, ...]) -> Epochs:
         """What lines say is stored with the export: an estimate below it would be no estimate."""
@@ -491,7 +486,7 @@ class _Cut:
             if found is None:
                 break
             if isinstance(found, LargeTransaction):
-                placed = self.passing.large(found.commit_frame, found.parts)
+                placed = self.passing.large(found)
                 if placed is not None:
                     self._take(placed, found.seqno)
                     done = found.seqno

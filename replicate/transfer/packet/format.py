@@ -8,7 +8,8 @@
 
 The summary stands behind what it sums up, so that a packet is written in one pass; END, which is always of the same
 length, leads to it. It holds a digest of all bytes before it, and the signature covers it. A packet between suppliers
-has version 2: its segments hold what the target lacks only, and so leave numbers out.
+has version 2: its segments hold what the target lacks only, and so leave numbers out. An excerpt, which has some
+partitions only, or was told on by a filter, has version 3.
 
 Guarantees: those of records.py; what is unpacked has the types and ranges that it should have.
 Refuses to know: files, who may sign, and what is done with the segments. Pure.
@@ -25,13 +26,15 @@ from typing import Any, Final
 import msgpack
 
 from replicate.errors import DamagedError
-from replicate.limits import KIB, MIB, NAME_PATTERN
+from replicate.limits import KIB, MIB, NAME_PATTERN, PARTITION_NONE
 from replicate.model.vector import U32_MAX, U64_MAX, Position, SynchronizationVector, pack_chains, unpack_chains
 from replicate.transfer.records import HEAD_BYTES, UNREADABLE, RecordFormat, need
 
 VERSION: Final = 1
 BY_VECTOR: Final = 2
 """The version of a packet between suppliers."""
+AN_EXCERPT: Final = 3
+"""The version of a packet that is an excerpt."""
 PIECE_BYTES: Final = 1 * MIB
 """Bytes of a segment in one record, at most."""
 TARGETS_MAX: Final = 256
@@ -57,7 +60,7 @@ class PacketRecord(IntEnum):
 PACKET: Final = RecordFormat(
     b"DSREPPKT",
     "packet",
-    (VERSION, BY_VECTOR),
+    (VERSION, AN_EXCERPT),
     {
         PacketRecord.SEGMENT: 1 * KIB,
         PacketRecord.PIECE: _RAW.size + PIECE_BYTES,
@@ -133,6 +136,28 @@ class BetweenSuppliers:
 
 
 @dataclass(frozen=True, slots=True)
+class Excerpt:
+    """What a packet says of which not all is there, or not in its writers' words. `partitions`: those whose changes it
+    has, ascending; (): all. `filter`: the identities of the filters that it came through to its sender; "": none."""
+
+    partitions: tuple[int, ...] = ()
+    filter: str = ""
+
+    def pack(self) -> list[Any]:
+        """Flat."""
+        return [list(self.partitions), self.filter]
+
+    @classmethod
+    def unpack(cls, packed: Any) -> Excerpt:
+        """What `pack` gave. ValueError and its kin when it is none."""
+        numbers, told_by = packed
+        need(type(numbers) is list and type(told_by) is str and (numbers or told_by) != "", "an excerpt")
+        need(all(type(one) is int and 0 < one < PARTITION_NONE for one in numbers), "partitions")
+        need(numbers == sorted(set(numbers)), "partitions in their order")
+        return cls(tuple(numbers), told_by)
+
+
+@dataclass(frozen=True, slots=True)
 class PacketSummary:
     """What a packet is, whose and for whom. UUIDs have 16 bytes.
 
@@ -140,7 +165,8 @@ class PacketSummary:
     none. `base`: what the target must have; `inside`: and so many bytes of the large transaction behind it. `end`: what
     it has afterwards; `end_inside`: the same of what goes on in the next packet. `own`: how far the sender is itself.
     `digest`: SHA-256 of all bytes before the summary. `suppliers`: of a packet between these, whose numbers are those
-    of the sender's journal, and whose `base` and `end` say by origin what the target must have, and has.
+    of the sender's journal, and whose `base` and `end` say by origin what the target must have, and has. `excerpt`: of
+    one that is not all of the journal, or not in its writers' words.
     """
 
     packet: bytes
@@ -160,11 +186,12 @@ class PacketSummary:
     release: str
     digest: bytes
     suppliers: BetweenSuppliers | None = None
+    excerpt: Excerpt | None = None
 
     @property
     def version(self) -> int:
         """Of the file that it stands in."""
-        return VERSION if self.suppliers is None else BY_VECTOR
+        return version_of(self.suppliers is not None, self.excerpt)
 
     @property
     def first_seqno(self) -> int:
@@ -189,12 +216,14 @@ class PacketSummary:
             for part in (one.last_seqno, one.vector.pack(), pack_chains(one.chains))
         ]
         names = [part for one in self.origins for part in (one.key, one.instance, one.incarnation, one.begins)]
-        fields = [
+        fields: list[Any] = [
             self.packet, self.network, self.sender, self.sender_name, list(self.targets), self.number, self.before,
             self.inside, self.end_inside, self.created_wall_ns, self.release, self.digest, names, *positions,
         ]  # fmt: skip
         if self.suppliers is not None:
             fields.append(self.suppliers.pack())
+        elif self.excerpt is not None:
+            fields += [None, self.excerpt.pack()]
         return bytes(msgpack.packb(fields, use_bin_type=True))
 
     @classmethod
@@ -213,9 +242,11 @@ class PacketSummary:
             for one in (number, before, inside, end_inside, created):
                 need(type(one) is int and 0 <= one <= U64_MAX, "a number of 64 bits")
             need(type(release) is str and type(names) is list and len(names) % 4 == 0, "a release and origins")
-            need(len(positions) in (9, 10), "three positions")
+            need(len(positions) in (9, 10, 11), "three positions")
             base, end, own = (_position(*positions[at : at + 3]) for at in (0, 3, 6))
-            suppliers = BetweenSuppliers.unpack(positions[9], len(targets)) if positions[9:] else None
+            need(len(positions) < 11 or positions[9] is None, "an excerpt, or a supplier's")
+            suppliers = BetweenSuppliers.unpack(positions[9], len(targets)) if len(positions) == 10 else None
+            excerpt = Excerpt.unpack(positions[10]) if len(positions) == 11 else None
             need(before < number and base.last_seqno <= end.last_seqno, "an increment")
             need(base.last_seqno < end.last_seqno or inside <= end_inside, "an increment")
             origins = tuple(_origin(*names[at : at + 4]) for at in range(0, len(names), 4))
@@ -223,8 +254,13 @@ class PacketSummary:
             raise DamagedError(f"the summary of the packet makes no sense: {error}", do=PACKET.damaged_do) from None
         return cls(
             packet, network, sender, name, tuple(targets), number, before, base, inside, end, end_inside, own, origins,
-            created, release, digest, suppliers,
+            created, release, digest, suppliers, excerpt,
         )  # fmt: skip
+
+
+def version_of(is_between_suppliers: bool, excerpt: Excerpt | None) -> int:
+    """Of the file of such a packet."""
+    return BY_VECTOR if is_between_suppliers else VERSION if excerpt is None else AN_EXCERPT
 
 
 def _is_name(name: Any) -> bool:

@@ -1,16 +1,20 @@
-"""What of a journal's transactions goes into a packet: all of them, or, between suppliers, those that a target lacks.
+"""What of a journal's transactions goes into a packet: all of them, the changes of some partitions, or, between
+suppliers, those that a target lacks.
 
-Guarantees: what goes is byte for byte as its writer wrote it, in the journal's order: what it came to here, where it
-was merged, concerns nobody there. Numbers are left out, and nothing stands in their place. Two transactions of one
-number are found.
+Guarantees: what goes as a whole is byte for byte as its writer wrote it, in the journal's order: what it came to here,
+where it was merged, concerns nobody there. Of partitions each number goes once (filters/selection.py). Between
+suppliers numbers are left out, and nothing stands in their place; two transactions of one number are found.
 Refuses to know: files, packets. Pure: one for each packet, in order from its beginning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Protocol
 
+from replicate.errors import UsageError
+from replicate.filters.selection import PartitionSelection
 from replicate.journal.record import FrameBatch, Head, as_written, as_written_large, read_head
 from replicate.journal.walk import walk
 from replicate.model.ruv import Forked, lacks
@@ -22,14 +26,28 @@ _MERGED = MERGED_HERE.encode()
 """In every frame of a transaction that was merged."""
 
 
+class LargeHere(Protocol):
+    """A large transaction (journal/reader.py)."""
+
+    @property
+    def seqno(self) -> int: ...
+    @property
+    def token(self) -> int: ...
+    @property
+    def partitions(self) -> tuple[int, ...]: ...
+    @property
+    def commit_frame(self) -> bytes: ...
+    def parts(self) -> Iterator[bytes]: ...
+
+
 class Passing(Protocol):
     """What goes."""
 
     def frames(self, batch: FrameBatch) -> bytes:
         """Of these transactions; b"" where none does."""
 
-    def large(self, commit_frame: bytes, parts: Callable[[], Iterable[bytes]]) -> bytes | None:
-        """In the place of a large transaction, b"": nothing; None: it goes itself. `parts` reads them."""
+    def large(self, found: LargeHere) -> bytes | None:
+        """In the place of a large transaction, b"": nothing; None: it goes itself."""
 
 
 class Everything:
@@ -39,9 +57,39 @@ class Everything:
         """All."""
         return batch.data
 
-    def large(self, _commit_frame: bytes, _parts: Callable[[], Iterable[bytes]]) -> bytes | None:
+    def large(self, _found: LargeHere) -> bytes | None:
         """It goes itself."""
         return None
+
+
+class Chosen:
+    """To one that has some partitions, or may have them. `where`: our journal, in errors."""
+
+    def __init__(self, selection: PartitionSelection, where: str) -> None:
+        self._selection = selection
+        self._where = where
+
+    def frames(self, batch: FrameBatch) -> bytes:
+        """What goes of them. JournalDamagedError."""
+        return self._selection.take(batch).data
+
+    def large(self, found: LargeHere) -> bytes | None:
+        """What is left of one, if that is not large itself. UsageError where it is; JournalDamagedError."""
+        if self._selection.takes_whole(found.commit_frame, found.partitions):
+            self._selection.learn_large(found.parts)
+            return None
+        if self._selection.wants_all_of(found.parts()):  # one that was told again before, of these partitions
+            return None
+        with closing(self._selection.large(found.commit_frame, found.parts(), found.token)) as items:
+            item = next(items)
+        if not isinstance(item, FrameBatch):
+            raise UsageError(
+                f"the large transaction {found.seqno} is over more partitions than may go, and what is left of it is "
+                "large, too; no packet tells such a one again",
+                where=self._where,
+                do="Let the target have all of its partitions (peer add … --partitions … --replace), or send by a line",
+            )
+        return item.data
 
 
 class Lacked:
@@ -70,9 +118,10 @@ class Lacked:
             pieces.append(data[run:])
         return b"".join(pieces)
 
-    def large(self, commit_frame: bytes, parts: Callable[[], Iterable[bytes]]) -> bytes | None:
+    def large(self, found: LargeHere) -> bytes | None:
         """Nothing of one that they have; of one that was merged here what its writer wrote. DivergedError."""
-        return as_written_large(commit_frame, parts()) if self._is_lacked(read_head(commit_frame)) else b""
+        is_lacked = self._is_lacked(read_head(found.commit_frame))
+        return as_written_large(found.commit_frame, found.parts()) if is_lacked else b""
 
     def _is_lacked(self, head: Head) -> bool:
         if lacks(self._known, head.origin, head.origin_seqno):

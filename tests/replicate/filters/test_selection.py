@@ -227,6 +227,8 @@ def test_a_large_transaction(listed: list[Row], wanted: set[int] | None, piece: 
     kept = {0, *(NUMBERS[:3] if wanted is None else wanted)}
     left = [element for place, row in enumerate(listed) if section(row) in kept for element in flat(row, place)]
     assert selection.takes_whole(whole.commit_frame, whole.partitions) == ({section(row) for row in listed} <= kept)
+    all_of = PartitionSelection(wanted, DEFINITIONS).wants_all_of(whole.parts())
+    assert all_of == ({section(row) for row in listed} <= kept), "by its changes, whatever its frame names"
     if selection.takes_whole(whole.commit_frame, whole.partitions):
         selection.learn_large(whole.parts)
         defined = {key for key, one in ((one.table_id, one) for one in NEWER.values()) if key in selection._partitions}

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from replicate.admin.partitions import create as create_partition
-from replicate.admin.subscriptions import set_ as set_subscription
 from replicate.audit.verify import verify_journal
 from replicate.daemon.files import DaemonFiles
 from replicate.errors import (
@@ -25,7 +23,6 @@ from replicate.errors import (
     PacketGapError,
     PermissionRefusedError,
     ReplicateError,
-    UsageError,
     WrongInstanceError,
     WrongNetworkError,
 )
@@ -384,13 +381,6 @@ def _beside_another_import(pair: Pair, path: Path) -> None:
         lock.close()
 
 
-def _into_a_partial_one(pair: Pair, path: Path) -> None:
-    create_partition(pair.secondary, "p", 2)
-    set_subscription(pair.secondary, ("p",))
-    pair.secondary.reload()
-    take(pair.secondary, path)
-
-
 def _not_there(pair: Pair, path: Path) -> None:
     take(pair.secondary, path.with_name("none.packet"))
 
@@ -403,7 +393,6 @@ REFUSED: list[tuple[Callable[[Pair, Path], None], type[ReplicateError]]] = [
     (_into_a_primary, (NotFoundError, PermissionRefusedError)),  # type: ignore[list-item]
     (_beside_a_daemon_that_does_not_stand_aside, AlreadyRunningError),
     (_beside_another_import, ReplicateError),
-    (_into_a_partial_one, UsageError),
     (_not_there, NotFoundError),
 ]
 

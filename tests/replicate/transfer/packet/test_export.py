@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from replicate.admin.partitions import assign
 from replicate.door.recovery.opening import make_chain
 from replicate.errors import DiskFullError, DivergedError, JournalMissingError, NotFoundError, UsageError
-from replicate.filters.content import Content, note_content
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.limits import MIB
-from replicate.model.partitions import ONLY_DEFAULT
 from replicate.system import failpoint
 from replicate.transfer.packet.epochs import EpochRow
 from replicate.transfer.packet.export import PACKET_BYTES_MIN, ExportRun
@@ -210,20 +207,14 @@ def test_a_journal_with_another_past_is_refused(pair: Pair) -> None:
         export(pair.primary, pair.directory / "out", "west")
 
 
-def test_what_a_packet_cannot_bring_is_refused(pair: Pair) -> None:
+def test_a_filter_that_would_have_to_tell_it_is_refused(pair: Pair) -> None:
     pair.write(1)
-    pair.primary.register_peer("west", "127.0.0.1", 7430, replace_address=True, partitions=(2,))
-    pair.primary.reload()
-    with pytest.raises(UsageError, match="some partitions only"):
-        export(pair.primary, pair.directory / "out", "west")
-    pair.primary.register_peer("west", "127.0.0.1", 7430, replace_address=True, partitions=None)
-    pair.primary.reload()
-    assert pair.primary.content.partitions == ONLY_DEFAULT
     (pair.primary.path / "replicate.toml").write_text('[source]\nfilter = "cat"\n')
     opened = Instance.open(pair.primary.path)
     with pytest.raises(UsageError, match=r"source\.filter"):
         export(opened, pair.directory / "out", "west")
     assert ranges(pair) == []
+    assert os.listdir(pair.directory / "out") == []
 
 
 @pytest.mark.slow
@@ -240,37 +231,3 @@ def test_wherever_a_large_transaction_meets_the_end_of_a_packet(pair: Pair, befo
     assert len(made) > 1
     take(pair.secondary, *(one.path for one in made))
     assert_equal(pair)
-
-
-def test_rows_of_none_leave_by_no_packet(pair: Pair) -> None:
-    assign(pair.primary, "NONE", ["entry"])
-    connection = pair.connect()
-    connection.execute("INSERT INTO entry VALUES ('t', 1.0, x'00')")
-    connection.commit()
-    connection.close()
-    with pytest.raises(UsageError, match="in the partition NONE, which never leave"):
-        export(pair.primary, pair.directory / "out", "west")
-    assert os.listdir(pair.directory / "out") == []
-
-
-def test_what_came_through_a_filter_goes_no_further(pair: Pair) -> None:
-    pair.secondary.register_peer("off", "", 0)
-    pair.secondary.reload()
-    note_content(pair.secondary.run_directory, None, Content("00", "east", "mask"))
-    with pytest.raises(UsageError, match="through the filter mask"):
-        export(pair.secondary, pair.directory / "out", "off")
-
-
-def test_a_peer_that_has_nothing_has_nothing(pair: Pair) -> None:
-    write_consumer(pair.primary.consumers_directory, Consumer("west", 0, "ab", now_ns()))
-    last = pair.write(1)
-    (one,) = export(pair.primary, pair.directory / "out", "west")
-    assert (one.first_seqno, one.last_seqno) == (1, last)
-
-
-def test_one_may_look_while_another_exports(pair: Pair) -> None:
-    with (
-        ExportRun(pair.primary, release="test", now_ns=now_ns),
-        ExportRun(pair.primary, release="test", now_ns=now_ns, is_look=True) as look,
-    ):
-        assert look.end().last_seqno == pair.last_seqno()

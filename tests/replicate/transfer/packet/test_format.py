@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from replicate.errors import DamagedError
 from replicate.transfer.packet.format import (
+    AN_EXCERPT,
     BY_VECTOR,
     END_BYTES,
     PACKET,
     PIECE_BYTES,
     VERSION,
     BetweenSuppliers,
+    Excerpt,
     PacketRecord,
     PacketSummary,
     SegmentPart,
@@ -59,6 +61,40 @@ def test_what_no_supplier_says_is_refused(packed: object) -> None:
     fields = msgpack.unpackb(summary(1, 20, number=3).pack())
     with pytest.raises(DamagedError):
         PacketSummary.unpack(msgpack.packb([*fields, packed]))
+
+
+@given(SUMMARIES, st.sets(st.integers(1, 63), max_size=9), st.text(max_size=9))
+def test_what_an_excerpt_says_besides_comes_back(one: PacketSummary, numbers: set[int], told_by: str) -> None:
+    said = Excerpt(tuple(sorted(numbers)), told_by) if numbers or told_by else None
+    made = replace(one, excerpt=said)
+    assert PacketSummary.unpack(made.pack()) == made
+    assert made.version == (VERSION if said is None else AN_EXCERPT)
+    before = one.pack()
+    assert made.pack()[3 : len(before)] == before[3:], "but for the number of fields nothing else has moved"
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        [None],
+        [None, None],
+        [None, [[], ""]],
+        [None, [[0], ""]],
+        [None, [[3, 2], ""]],
+        [None, [[2, 2], ""]],
+        [None, [[0x7FFF_FFFF], ""]],
+        [None, [["2"], ""]],
+        [None, [[2], 7]],
+        [None, [[2]]],
+        [[1, 2, 3, 4, 5, 6], [[2], ""]],
+        [None, [[2], ""], 1],
+    ],
+)
+def test_what_no_excerpt_says_is_refused(packed: list[object]) -> None:
+    fields = msgpack.unpackb(summary(1, 20, number=3).pack())
+    assert PacketSummary.unpack(msgpack.packb([*fields, None, [[2], ""]])).excerpt == Excerpt((2,))
+    with pytest.raises(DamagedError):
+        PacketSummary.unpack(msgpack.packb([*fields, *packed]))
 
 
 @given(st.integers(0, FIELDS - 1), JUNK)

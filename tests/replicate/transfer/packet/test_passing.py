@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicate.errors import DivergedError
-from replicate.journal.record import FrameBatch, pack_resolved, read_head
+from replicate.errors import DivergedError, UsageError
+from replicate.filters.selection import PartitionSelection
+from replicate.journal.record import (
+    FrameBatch,
+    large_payload,
+    pack_changes,
+    pack_frame,
+    pack_part,
+    pack_resolved,
+    read_head,
+)
 from replicate.journal.walk import walk
-from replicate.model.transaction import Op
-from replicate.transfer.packet.passing import Everything, Lacked
+from replicate.model.transaction import Column, Kind, Op, TableDefinition
+from replicate.transfer.packet.passing import Chosen, Everything, Lacked
 from replicate.transfer.packet.rows import UNPROVEN
 from replicate.wire.vectors import MERGED_HERE
 from tests.harness.journals import FrameMaker
@@ -21,6 +33,20 @@ def batch(frames: list[bytes]) -> FrameBatch:
     return FrameBatch(first, first + len(frames) - 1, len(frames), b"".join(frames))
 
 
+@dataclass
+class Large:
+    """One whose frame names no partition."""
+
+    commit_frame: bytes
+    pieces: list[bytes] = field(default_factory=list)
+    seqno: int = 5
+    token: int = 99
+    partitions: tuple[int, ...] = ()
+
+    def parts(self) -> Iterator[bytes]:
+        yield from self.pieces
+
+
 def written(count: int) -> list[bytes]:
     maker = FrameMaker()
     return [maker.transaction() for _ in range(count)]
@@ -29,7 +55,7 @@ def written(count: int) -> list[bytes]:
 def test_everything_goes_as_it_lies() -> None:
     made = batch(written(3))
     assert Everything().frames(made) is made.data
-    assert Everything().large(made.data, list) is None
+    assert Everything().large(Large(made.data)) is None
 
 
 @given(st.integers(-1, 8), st.sets(st.integers(0, 5)))
@@ -56,5 +82,62 @@ def test_another_transaction_under_the_last_number_is_refused() -> None:
 def test_a_large_transaction_goes_itself_or_not_at_all() -> None:
     (frame,) = written(1)
     head = read_head(frame)
-    assert Lacked({}, {}).large(frame, list) is None
-    assert Lacked({head.origin: (head.origin_seqno, head.chain)}, {}).large(frame, list) == b""
+    assert Lacked({}, {}).large(Large(frame)) is None
+    assert Lacked({head.origin: (head.origin_seqno, head.chain)}, {}).large(Large(frame)) == b""
+
+
+def defined(name: str, partition: int) -> TableDefinition:
+    column = Column("id", "INTEGER", False, "BINARY")
+    return TableDefinition("shop", partition, "main", name, 1, (column,), (0,), False, False, False)
+
+
+FIRST, SECOND = defined("first", 2), defined("second", 3)
+DEFINITIONS = {one.table_id: one for one in (FIRST, SECOND)}
+TABLES = {1: FIRST.table_id, 2: SECOND.table_id}
+
+
+def chosen(*wanted: int) -> Chosen:
+    return Chosen(PartitionSelection(wanted, DEFINITIONS), "the journal")
+
+
+def inserted(*tables: int) -> list[object]:
+    return [
+        element for number, table in enumerate(tables) for element in (int(Op.INSERT), TABLES[table], None, [number])
+    ]
+
+
+def large(*tables: int, kind: Kind = Kind.LARGE, partitions: tuple[int, ...] = (2, 3)) -> Large:
+    stream, pieces, chain = pack_changes(inserted(*tables)), list[bytes](), 0
+    for at in range(0, len(stream), 300_000):
+        part, chain = pack_part(7, 99, len(pieces), stream[at : at + 300_000], chain)
+        pieces.append(part)
+    payload, count = large_payload(99, len(pieces), len(stream), chain, partitions)
+    commit, _ = pack_frame(kind, 5, 0, 3, 7, 5, 5 << 12, payload, count)
+    return Large(commit, pieces, partitions=partitions)
+
+
+def test_of_partitions_every_number_goes_once() -> None:
+    maker = FrameMaker()
+    frames = [maker.transaction(payload=(pack_changes(inserted(table)), 4)) for table in (1, 2, 1)]
+    told = chosen(2).frames(batch(frames))
+    heads = [head for _, head in walk(told)]
+    assert [head.seqno for head in heads] == [read_head(one).seqno for one in frames]
+    assert [head.kind for head in heads] == [Kind.TRANSACTION, Kind.NULL, Kind.TRANSACTION]
+    assert chosen(2, 3).frames(batch(frames)) == b"".join(frames)
+
+
+def test_a_large_transaction_of_partitions() -> None:
+    assert chosen(2, 3).large(large(1, 2)) is None
+    nothing = chosen(9).large(large(1, 2))
+    some = chosen(2).large(large(1, 2))
+    assert nothing is not None
+    assert some is not None
+    assert (read_head(nothing).kind, read_head(some).kind) == (Kind.NULL, Kind.RESTATED)
+    told_before = large(1, 1, kind=Kind.RESTATED_LARGE, partitions=(2, 3))
+    assert chosen(2).large(told_before) is None, "it is of these partitions only, whatever its frame names"
+
+
+def test_a_large_transaction_that_would_have_to_be_told_again_is_refused() -> None:
+    with pytest.raises(UsageError, match="the large transaction 5 is over more partitions") as caught:
+        chosen(2).large(large(*[1, 2] * 40_000))
+    assert caught.value.where == "the journal"

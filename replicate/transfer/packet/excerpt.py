@@ -1,0 +1,99 @@
+"""Whether what goes to others is all of our journal in its writers' words, and if not, what it is an excerpt of; and
+whether an instance that gets one may take it.
+
+Guarantees: who has some partitions only gives no more than it has, all of it since the packet's beginning; a peer gets
+no more than it may have, and nobody gets what is in NONE. An excerpt is taken only where it has all that is here, and,
+where filters are on the way, came through the same ones: by the rules of a line.
+Leaves to others: how changes are chosen (filters/selection.py), and how they are applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from replicate.errors import UsageError
+from replicate.filters.content import Content, mismatch, read_content
+from replicate.filters.selection import PartitionSelection
+from replicate.instance.instance import Instance
+from replicate.limits import PARTITION_NONE
+from replicate.model.transaction import TableDefinition
+from replicate.transfer.packet.format import Excerpt, PacketSummary
+from replicate.wire.introduction import refusal
+from replicate.wire.message import RefuseCode
+
+
+def excerpt_for(instance: Instance, names: Sequence[str], next_seqno: int) -> Excerpt | None:
+    """What a packet for these peers has, from that transaction on; None: all. UsageError where they may not have the
+    same, or have nothing of what is here; or a filter would have to tell it."""
+    where = str(instance.path)
+    if instance.config.source.filter:
+        raise UsageError(
+            "a source.filter is set, which tells the stream in other words, and no filter is before packets",
+            where=where,
+            do=f"Send by a line; or: replicate -i {instance.named} config unset source.filter",
+        )
+    bounds = {instance.peer(name).partitions for name in names}
+    if len(bounds) > 1:
+        raise UsageError(
+            f"{', '.join(names)} may not have the same partitions, and one packet has the same for all",
+            where=where,
+            do="Export to each of them",
+        )
+    (bound,), content, known = bounds, instance.content, instance.partitions_now()
+    content_here = read_content(instance.run_directory)
+    through = "" if content_here is None else content_here.filter
+    if bound is None and content.held is None:
+        return Excerpt(filter=through) if through else None
+    may_go = sorted((content.held or ()) if bound is None else bound)
+    has = [one for one in may_go if one != PARTITION_NONE and content.holds(one)]
+    late = content.choice.lacking_below(has, next_seqno)
+    numbers = tuple(one for one in has if one not in late)
+    if not numbers:
+        raise UsageError(
+            f"{', '.join(names)} may have partition {', '.join(map(known.name, may_go)) or 'none'}, and "
+            f"{instance.name} {instance.told_held or 'has nothing of that'}",
+            where=where,
+            do=f"Let it have what is here: replicate -i {instance.named} peer add NAME … --partitions … --replace; or "
+            "seed it again from here",
+        )
+    return Excerpt(numbers, through)
+
+
+def selection_for(
+    instance: Instance, excerpt: Excerpt | None, definitions: Mapping[int, TableDefinition]
+) -> PartitionSelection | None:
+    """What chooses the changes of such a packet; None: all go. `definitions`: of all tables where it begins."""
+    wanted = excerpt.partitions if excerpt is not None and excerpt.partitions else None
+    # An instance that was made primary has never put a table there itself.
+    keeps_back = instance.partitions_now().keeps_back or any(
+        one.partition == PARTITION_NONE for one in definitions.values()
+    )
+    return PartitionSelection(wanted, definitions) if wanted is not None or keeps_back else None
+
+
+def content_of(summary: PacketSummary) -> Content:
+    """In whose words the packet is."""
+    told_by = summary.excerpt.filter if summary.excerpt is not None else ""
+    return Content(summary.sender.hex(), summary.sender_name, told_by)
+
+
+def judge_excerpt(instance: Instance, summary: PacketSummary, where: str) -> None:
+    """Whether what the packet has can go on what is here. PeerRefusedError and its kin."""
+    has, asked = summary.excerpt.partitions if summary.excerpt is not None else (), instance.content.choice.asked
+    if has and (asked is None or not set(asked) <= set(has)):
+        named = instance.content.partitions.name
+        error = refusal(
+            RefuseCode.PARTITION_REFUSED,
+            f"packet {summary.number} of {summary.sender_name} has partition {', '.join(map(named, has))} only, and "
+            f"{instance.name} "
+            + ("has all" if asked is None else f"lacks {', '.join(named(one) for one in asked if one not in has)}"),
+        )
+        raise type(error)(
+            error.what,
+            where=where,
+            do=f"Have one that has more export to {instance.name}; or, where {summary.sender_name} bounds it, there: "
+            f"replicate -i {summary.sender_name} peer add {instance.name} … --partitions … --replace",
+            **error.facts,
+        )
+    if reason := mismatch(read_content(instance.run_directory), content_of(summary)):
+        raise refusal(RefuseCode.FILTER_MISMATCH, reason)
