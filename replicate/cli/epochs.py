@@ -58,9 +58,13 @@ def set_(peer: str, seqno: int, yes: bool) -> None:
 
     opened = open_instance()
     opened.peer(peer)
-    confirm(
-        f"the next packet for {peer} begins after transaction {seqno}; what it lacks before that it never gets",
-        yes=yes,
-    )
+    before = set_estimate(opened, peer, seqno, time.time_ns(), dry_run=True)  # what may not be is not asked
+    confirm(f"the next packet for {peer} begins after transaction {seqno}{_instead(before, seqno)}", yes=yes)
     set_estimate(opened, peer, seqno, time.time_ns())
     emit({"peer": peer, "seqno": seqno}, [f"the next packet for {peer} begins after transaction {seqno}"])
+
+
+def _instead(before: int, seqno: int) -> str:
+    if seqno > before:
+        return f", and not after {before}; what it lacks up to there, packets from here do not bring it"
+    return f", and not after {before}; what it has already is passed over there" if seqno < before else ", as it did"

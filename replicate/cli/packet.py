@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,19 +104,14 @@ def export(
                     errors.append(error)
         age(opened, time.time_ns())
     except BaseException:  # Ctrl-C, say
-        with suppress(ConfigurationError):  # what was made before is whole, and to be sent
-            _run_hook(opened, made)
+        _run_hook(opened, made)  # what was made before is whole, and to be sent
         raise
     lines = [_exported(one) for one in made]
     if not lines and not errors:
         lines.append(f"nothing to send: {', '.join(wanted)} should have {run.last_seqno}")
     if made or not errors:
         emit({"seqno": run.last_seqno, "packets": made}, lines)
-    try:
-        _run_hook(opened, made)
-    except ConfigurationError as error:
-        errors.insert(0, error)
-    _end_with(errors)
+    _end_with([*_run_hook(opened, made), *errors])
 
 
 def _end_with(errors: list[ReplicateError]) -> None:
@@ -154,29 +148,32 @@ def _brings(first_seqno: int, last_seqno: int, *, is_receipt: bool) -> str:
     return f"transactions {first_seqno} to {last_seqno}"
 
 
-def _run_hook(opened: Instance, made: list[Exported]) -> None:
-    """The packets are whole, whatever becomes of it."""
+def _run_hook(opened: Instance, made: list[Exported]) -> list[ConfigurationError]:
+    """For each of them, whatever becomes of the others; what was wrong with it. The packets are whole."""
     try:
         words = shlex.split(opened.config.packets.hook)
     except ValueError as error:
-        raise ConfigurationError(
-            f"packets.hook is no command: {error}", where=str(opened.path), do="Close its quotation marks"
-        ) from error
+        return [
+            ConfigurationError(
+                f"packets.hook is no command: {error}", where=str(opened.path), do="Close its quotation marks"
+            )
+        ]
+    errors = []
     for one in made if words else []:
         try:
             done = subprocess.run([*words, str(one.path)], check=False, stdout=2)  # our own output is for others
+            what = f"ended with {done.returncode}" if done.returncode else ""
         except OSError as error:
-            raise ConfigurationError(
-                f"packet {one.number} is whole, and packets.hook cannot be run: {error.strerror}",
-                where=words[0],
-                do=f"Carry {one.path} yourself, and mend the setting",
-            ) from error
-        if done.returncode:
-            raise ConfigurationError(
-                f"packet {one.number} is whole, and packets.hook ended with {done.returncode}",
-                where=words[0],
-                do=f"Carry {one.path} yourself, and look at what the command has said",
+            what = f"cannot be run: {error.strerror}"
+        if what:
+            errors.append(
+                ConfigurationError(
+                    f"packet {one.number} is whole, and packets.hook {what}",
+                    where=words[0],
+                    do=f"Carry {one.path} yourself, and mend the command or the setting",
+                )
             )
+    return errors
 
 
 @packet.command(name="import")
@@ -234,12 +231,12 @@ def _imported(opened: Instance, done: Imported) -> list[str]:
         lines.append(f"{done.transactions} transaction{'s' * (done.transactions != 1)} applied{merged}")
     if done.replayed is not None:
         replayed = summary_lines(done.replayed, opened)
-        lines += [line for line in replayed if not line.startswith("next:")]
-    lines += [f"{done.known} bring nothing that is not here"] if done.known else []
-    lines += [f"{done.for_others} are for others"] if done.for_others else []
+        lines += [line for line in replayed if not line.startswith(("next:", "  "))]  # where it was unpacked is gone
+    lines += [f"{done.known} bring{'s' * (done.known == 1)} nothing that is not here"] if done.known else []
+    lines += [f"{done.for_others} {'is' if done.for_others == 1 else 'are'} for others"] if done.for_others else []
     lines += [f"heard of {', '.join(done.heard)}"] if done.heard else []
     lines += [f"waits: {path}" for path in done.waiting]
-    return lines or ["no packet for this instance is there"]
+    return lines or ["no packet for this instance is there"] * (not done.errors)
 
 
 # Looking at them.

@@ -154,7 +154,7 @@ def test_a_lost_packet_and_what_is_said_about_it(network: Path) -> None:
     assert "PACKET_WAITS" in said("-i", "depot", "status")
     said(*command.split()[1:])
     assert carry("shop", "depot").splitlines()[1:2] == ["2 transactions applied"]
-    assert "bring nothing that is not here" in said("-i", "depot", "packet", "import", "lost.packet")
+    assert "1 brings nothing that is not here" in said("-i", "depot", "packet", "import", "lost.packet")
     shown = json.loads(said("--json", "packet", "show", "lost.packet"))
     assert shown["sender"] == "shop"
     (of_shop,) = [one for one in shown["epochs"] if one["origin"] == "shop/2"]

@@ -212,7 +212,7 @@ def require_seeded(instance: Instance) -> None:
         raise NotFoundError(
             "this secondary has not been seeded yet",
             where=str(instance.path),
-            do=f"Run: replicate -i {instance.named} seed",
+            do=f"Run: replicate -i {instance.named} seed; or, where no line leads: … seed --from-file FILE",
         )
 
 

@@ -261,6 +261,7 @@ class ExportRun:
         """Where the next increment for that peer begins. NotFoundError: no such peer, or nothing is known of it;
         UsageError: a packet cannot bring it what it should have; DivergedError; JournalMissingError."""
         instance = self.instance
+        instance.peer(name)
         consumer = read_consumer(instance.consumers_directory, name)
         row = self.epochs().of(name).known
         lost = consumer is not None and consumer.needs_seed

@@ -19,7 +19,7 @@ from replicate.model.vector import Position
 from replicate.transfer.packet.epochs import EpochRow, Epochs
 from replicate.transfer.packet.export import ExportRun
 from replicate.transfer.packet.format import OriginName
-from replicate.transfer.packet.store import change_epochs
+from replicate.transfer.packet.store import change_epochs, read_epochs
 
 NANOSECONDS: Final = 1e9
 OWN: Final = "own"
@@ -107,9 +107,9 @@ def lay_out(
     return EpochMatrix(tuple(columns), tuple(rows))
 
 
-def set_estimate(instance: Instance, name: str, seqno: int, now_ns: int) -> None:
-    """Have the next export to the peer begin behind that transaction. UsageError beyond what is here, or below what was
-    heard."""
+def set_estimate(instance: Instance, name: str, seqno: int, now_ns: int, *, dry_run: bool = False) -> int:
+    """Have the next export to the peer begin behind that transaction; behind which it would have begun. UsageError
+    beyond what is here, or below what was heard. `dry_run`: change nothing."""
     with ExportRun(instance, release=package.__version__, now_ns=lambda: now_ns, is_look=True) as run:
         if seqno > run.last_seqno:
             raise UsageError(
@@ -118,10 +118,15 @@ def set_estimate(instance: Instance, name: str, seqno: int, now_ns: int) -> None
                 do=f"Say {run.last_seqno} at most",
             )
         row = EpochRow(run.position_at(seqno), now_ns)
-        live = run.epochs().of(name)
+        live, known = run.epochs().of(name), run.suppliers().rows() if instance.is_supplier else run.epochs()
+        before = known.of(name).known
 
         def changed(epochs: Epochs) -> Epochs:
             heard = replace(epochs, replicas={**epochs.replicas, name: live}) if live.known else epochs
             return heard.estimate(name, row)
 
-        change_epochs(instance.consumers_directory, changed)
+        if dry_run:
+            changed(read_epochs(instance.consumers_directory))
+        else:
+            change_epochs(instance.consumers_directory, changed)
+        return 0 if before is None else before.seqno

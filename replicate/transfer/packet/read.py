@@ -8,6 +8,7 @@ Refuses to know: whether a packet is for us, from whom one may come, and what co
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -53,6 +54,8 @@ class PacketReader:
                 "there is no such packet", where=self._where, do="Name a file, or a directory"
             ) from None
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise UsageError("this is a symbolic link", where=self._where, do="Name the packet itself") from None
             raise io_error(error, "the packet cannot be opened", self._where) from error
         try:
             facts = os.fstat(self._fd)

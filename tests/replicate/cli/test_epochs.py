@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from click.testing import CliRunner
 
 from replicate.cli.root import root
+from replicate.errors import UsageError
 from tests.harness.pair import Pair
 from tests.replicate.cli.test_packet import pair
 from tests.replicate.cli.test_partition import said, told
@@ -42,3 +44,28 @@ def test_a_row_is_set(pair: Pair) -> None:
     words = said("-i", "east", "epochs", "set", "west", str(last - 1), "--yes")
     assert words == f"the next packet for west begins after transaction {last - 1}\n"
     assert f"transactions {last} to {last}" in said("-i", "east", "packet", "export")
+
+
+def test_what_may_not_be_is_refused_before_it_is_asked(pair: Pair) -> None:
+    last = pair.write(3)
+    with pytest.raises(UsageError, match=f"ends with transaction {last}; {last + 1} is beyond that"):
+        said("-i", "east", "epochs", "set", "west", str(last + 1))
+    said("-i", "west", "packet", "export", "--to", "east", "--receipt", "--file", "back.packet")
+    said("-i", "east", "packet", "import", "back.packet")
+    said("-i", "east", "packet", "export")
+    with pytest.raises(UsageError, match="has said that it has transaction 2; 1 is less"):
+        said("-i", "east", "epochs", "set", "west", "1")
+
+
+def test_it_is_asked_what_becomes_of_it(pair: Pair) -> None:
+    last = pair.write(3)
+    begins = r"begins after transaction"
+    with pytest.raises(UsageError, match=rf"{begins} {last}, and not after 2; what it lacks up to there") as caught:
+        said("-i", "east", "epochs", "set", "west", str(last))
+    assert "--yes" in caught.value.do
+    with pytest.raises(UsageError, match=f"{begins} 2, as it did"):
+        said("-i", "east", "epochs", "set", "west", "2")
+    said("-i", "east", "packet", "export")
+    with pytest.raises(UsageError, match=rf"{begins} 3, and not after {last}; what it has already is passed over"):
+        said("-i", "east", "epochs", "set", "west", "3")
+    assert told("-i", "east", "epochs")["replicas"][1]["seqno"] == last, "nothing has changed"

@@ -130,6 +130,22 @@ def test_the_hook_is_told_each_packet(pair: Pair) -> None:
     assert len(outbox(pair)) == 3
 
 
+def test_a_hook_that_fails_for_one_packet_is_run_for_the_others(pair: Pair) -> None:
+    """Their epochs have moved: nobody would send them later."""
+    said("-i", "east", "peer", "add", "off", "--packets")
+    said("-i", "east", "epochs", "set", "off", "2", "--yes")
+    hook = pair.directory / "hook.sh"
+    hook.write_text('#!/bin/sh\necho "$1" >>"$0.log"\ncase "$1" in *west*) exit 3;; esac\n')
+    hook.chmod(0o755)
+    said("-i", "east", "config", "set", "packets.hook", str(hook))
+    pair.write(1)
+    with pytest.raises(ConfigurationError, match=r"packet 1 is whole, and packets\.hook ended with 3") as caught:
+        said("-i", "east", "packet", "export")
+    assert f"Carry {outbox(pair)[1]} yourself" in caught.value.do
+    assert sorted((pair.directory / "hook.sh.log").read_text().split()) == sorted(map(str, outbox(pair)))
+    assert len(outbox(pair)) == 2
+
+
 def test_one_peer_that_cannot_be_served_does_not_stop_the_others(pair: Pair) -> None:
     said("-i", "east", "peer", "add", "able", "--packets")  # nothing is known of it
     last = pair.write(2)
@@ -164,6 +180,8 @@ def test_a_hook_that_fails_does_not_hide_why_the_export_ended(pair: Pair) -> Non
         (("packet", "export", "--file", "a", "--outbox", "b"), UsageError),
         (("packet", "export", "--max-bytes", "5"), UsageError),
         (("packet", "export", "--to", "nobody"), NotFoundError),
+        (("packet", "show", "link"), UsageError),
+        (("packet", "import", "link"), UsageError),
         (("packet", "export", "--outbox", "nowhere"), NotFoundError),
         (("packet", "export", "--encrypt"), NotFoundError),
         (("packet", "recover", "--to", "west"), UsageError),
@@ -181,8 +199,10 @@ def test_a_hook_that_fails_does_not_hide_why_the_export_ended(pair: Pair) -> Non
 )
 def test_refused(pair: Pair, words: tuple[str, ...], error: type[Exception]) -> None:
     pair.write(1)
+    Path("link").symlink_to("packet")
     with pytest.raises(error) as caught:
         said("-i", "east", *words)
+    assert "Seed it" not in caught.value.do or "nobody" not in words  # type: ignore[attr-defined]
     assert caught.value.do  # type: ignore[attr-defined]
     assert not (pair.primary.path / "packets" / "outbox").exists() or outbox(pair) == []
 
