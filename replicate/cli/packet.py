@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, columns, emit, has_instance, open_instance
+from replicate.cli.common import LOOKS, Noun, columns, emit, has_instance, instance_name, open_instance
 from replicate.cli.engine import sessions_for
 from replicate.cli.replay import summary_lines
 from replicate.cli.words import peers
 from replicate.daemon.heard import utc
 from replicate.errors import ConfigurationError, NotFoundError, ReplicateError, UsageError
+from replicate.pasteable import pasteable
 from replicate.status.text import size
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def export(
 def _end_with(errors: list[ReplicateError]) -> None:
     """The last of them is the command's own; what came before it is told before it."""
     for error in errors[:-1]:
-        click.echo(f"replicate: {error}", err=True)
+        click.echo(pasteable(str(error), shlex.quote(instance_name())), err=True)
     if errors:
         raise errors[-1]
 

@@ -14,7 +14,13 @@ from pathlib import Path
 
 from replicate.door.restart_view import view_for
 from replicate.door.snapshot import door_of
-from replicate.errors import NotSupportedError, ReplicateError, WrongInstanceError, WrongNetworkError
+from replicate.errors import (
+    NotAuthenticatedError,
+    NotSupportedError,
+    ReplicateError,
+    WrongInstanceError,
+    WrongNetworkError,
+)
 from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import (
     Consumer,
@@ -137,8 +143,11 @@ def judge(instance: Instance, reader: PacketReader, now_s: float) -> bytes:
         assert reader.signature is not None
         signed = reader.signature
         certificates = signed.certificates
-        names = names_of(signed.certificates, signed.value, reader.summary_body, files, now_s)
-        _judge_names(instance, summary, names, where)
+        try:
+            names = names_of(signed.certificates, signed.value, reader.summary_body, files, now_s)
+            _judge_names(instance, summary, names, where)
+        except NotAuthenticatedError as error:
+            raise NotAuthenticatedError(error.what, where=error.where or where, do=error.do, **error.facts) from error
     peer = next((one for one in instance.peers if one.name == summary.sender_name), None)
     known = read_consumer(instance.consumers_directory, peer.name) if peer else None
     if known is not None and known.uuid not in ("", summary.sender.hex()):

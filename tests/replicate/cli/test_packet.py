@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from replicate.cli.root import root
 from replicate.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -217,6 +219,24 @@ def test_a_list_tells_what_cannot_be_read_and_goes_on(pair: Pair) -> None:
     path.unlink()
     os.unlink(path.with_name("a.packet"))
     assert said("-i", "east", "packet", "list") == "no packet is there\n"
+
+
+def test_several_errors_name_the_instance_as_it_was_named(pair: Pair) -> None:
+    directory = pair.directory / "in"
+    directory.mkdir()
+    for name in ("y.packet", "z.packet"):
+        (directory / name).write_bytes(b"no packet")
+    said("-i", "east", "packet", "export", "--outbox", str(directory))
+    certificate = [("certificate", "init", "ca"), ("certificate", "issue", "west", "--ca", "ca", "-i", "west")]
+    pair.write(1)
+    said("-i", "east", "packet", "export", "--outbox", str(directory))
+    for words in certificate:
+        said(*words)
+    (directory / "x.packet").write_bytes(b"no packet")
+    done = CliRunner().invoke(root, ["-i", "west", "packet", "import", str(directory)])
+    told_of = [line for line in done.stderr.splitlines() if "is not signed" in line]
+    assert "replicate -i west config set packets.unsigned accept" in told_of[0]
+    assert "no packet for this instance" not in done.stdout
 
 
 def test_status_tells_of_packets(pair: Pair) -> None:

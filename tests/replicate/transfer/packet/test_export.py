@@ -20,6 +20,7 @@ from replicate.transfer.packet.read import PacketReader
 from replicate.transfer.packet.store import change_epochs, read_epochs
 from tests.harness.packets import export, now_ns, position, take
 from tests.harness.pair import Pair, assert_equal
+from tests.update_process.replay.test_replay_killed import killed
 
 
 @pytest.fixture
@@ -80,6 +81,35 @@ def test_killed_before_the_epochs_moved_it_is_exported_again(pair: Pair) -> None
     assert one.first_seqno == pair.last_seqno(pair.secondary) + 1
     take(pair.secondary, lost, one.path)
     assert take(pair.secondary, lost, one.path).known == 2
+
+
+KILLED = [
+    ("packet.write", 1),  # nothing of it is there
+    ("packet.write", 3),  # all but the end is
+    ("packet.before_rename", 1),  # it is whole, and has no name
+    ("packet.before_epochs", 1),  # it has its name, and the row has not moved
+    ("packet.before_epochs", 2),  # so is the second of two
+    ("replace.before_rename", 1),  # the row is being moved
+    ("replace.renamed", 1),  # and has moved
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("point", "number"), KILLED)
+def test_killed_at_any_step_of_an_export_nothing_is_lost(pair: Pair, point: str, number: int) -> None:
+    """Whatever it has left, what is whole may be carried, and the next export goes on."""
+    with pair.connect() as connection:
+        for _ in range(40):
+            connection.execute("INSERT INTO entry VALUES ('t', 1.0, ?)", (os.urandom(300_000),))
+            connection.commit()
+    assert killed(point, number, lambda: export(pair.primary, pair.directory / "out", "west"))
+    moved, left = ranges(pair), sorted((pair.directory / "out").glob("*.packet"))
+    assert len(left) == (0 if point in ("packet.write", "packet.before_rename") else number)
+    assert len(moved) == (len(left) if point == "replace.renamed" else max(0, len(left) - 1))
+    made = [one.path for one in export(pair.primary, pair.directory / "out", "west")]
+    assert not set(left) & set(made), "no packet is replaced by another one"
+    take(pair.secondary, *made, *left)
+    assert_equal(pair)
 
 
 def test_a_full_disk_moves_nothing(pair: Pair) -> None:

@@ -70,8 +70,25 @@ def test_unsigned_where_there_is_a_certificate(pair: Pair) -> None:
 
 def test_signed_by_one_who_may_not_send(pair: Pair) -> None:
     certify(pair, east="north")
-    with pytest.raises(PeerError, match="north"):
-        take(pair.secondary, increment(pair))
+    path = increment(pair)
+    with pytest.raises(PeerError, match="north") as caught:
+        take(pair.secondary, path)
+    assert caught.value.where == str(path)
+    assert pair.last_seqno(pair.secondary) < pair.last_seqno()
+
+
+def test_signed_by_a_certificate_that_has_expired_since(pair: Pair) -> None:
+    """A packet may be weeks on its way: its signer's certificate must be valid when it is taken."""
+    certify(pair)
+    path = increment(pair)
+    late_s = time.time() + 10 * 86_400
+    inbox = look(pair.secondary, [path], late_s)
+    assert inbox.packets == ()
+    (error,) = inbox.refused
+    assert isinstance(error, NotAuthenticatedError)
+    assert "have expired" in error.do
+    assert error.where == str(path)
+    assert look(pair.secondary, [path], time.time()).refused == ()
 
 
 def test_signed_by_another_than_it_says(pair: Pair) -> None:
