@@ -77,7 +77,7 @@ def export(
     if max_bytes is not None and max_bytes < PACKET_BYTES_MIN:
         raise UsageError(f"a packet of {max_bytes} bytes is too small", do=f"Allow at least {PACKET_BYTES_MIN}")
     bound = max_bytes or (FILE_BYTES_MAX if file else opened.config.packets.max_bytes)
-    name_of = _names(opened, file, outbox)
+    name_of = _names(file, outbox) if file or outbox else None
     groups = [wanted] if targets and not encrypt else [(name,) for name in wanted]
 
     def sealer(target: str) -> PacketSealer:
@@ -96,10 +96,11 @@ def export(
         with run, exporting() as told:
             for group in groups:
                 try:
+                    named = name_of or _names_in_outbox(opened, group)
                     if receipt:
-                        made.append(run.receipt(group, name_of))
+                        made.append(run.receipt(group, named))
                         continue
-                    for one in run.increments(group, name_of, max_bytes=bound, is_one=bool(file), told=told):
+                    for one in run.increments(group, named, max_bytes=bound, is_one=bool(file), told=told):
                         made.append(one)
                 except ReplicateError as error:
                     errors.append(error)
@@ -123,16 +124,35 @@ def _end_with(errors: list[ReplicateError]) -> None:
         raise errors[-1]
 
 
-def _names(opened: Instance, file: str | None, outbox: str | None) -> Callable[[str], Path]:
-    place = Path(file).absolute().parent if file else Path(outbox) if outbox else None
-    if place is not None and not place.is_dir():
+def _names(file: str | None, outbox: str | None) -> Callable[[str], Path]:
+    """Where a packet of a name goes, as it was said."""
+    place = Path(file).absolute().parent if file else Path(outbox or "").absolute()
+    if not place.is_dir():
         raise NotFoundError("there is no such directory", where=str(place), do="Make it, or name another")
-    if file:
-        path = Path(file).absolute()
-        return lambda _name: path
-    directory = Path(outbox).absolute() if outbox else opened.path / opened.config.packets.outbox
-    if not outbox:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = Path(file).absolute() if file else None
+    return lambda name: path or place / name
+
+
+def _names_in_outbox(opened: Instance, targets: tuple[str, ...]) -> Callable[[str], Path]:
+    """The same where nothing was said: in the outbox of these peers, or that of the settings."""
+    own = {entry.outbox for entry in opened.peers if entry.name in targets}
+    if len(own) > 1:
+        raise UsageError(
+            f"{', '.join(targets)} have not the same outbox, and they get one packet",
+            where=str(opened.path),
+            do="Export to each of them, or name an --outbox",
+        )
+    if box := next(iter(own), ""):
+        if not Path(box).is_dir():  # it may be a disk that is not there now
+            raise NotFoundError(
+                f"the outbox of {', '.join(targets)} is not there",
+                where=box,
+                do=f"Mount it, or register another: replicate -i {opened.named} peer add {targets[0]} … --outbox DIR "
+                "--replace",
+            )
+        return lambda name: Path(box) / name
+    directory = opened.path / opened.config.packets.outbox
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return lambda name: directory / name
 
 
@@ -184,7 +204,7 @@ def _run_hook(opened: Instance, made: list[Exported]) -> list[ConfigurationError
 @click.option("--master", metavar="URL", help="The Spark master [local[*]]; with it Spark is the engine.")
 @click.option("--engine", type=click.Choice(["local", "spark"]), help="Who finds the net change [local].")
 def import_(paths: tuple[str, ...], dry_run: bool, remove: bool, master: str | None, engine: str | None) -> None:
-    """Apply packets, in whatever order they came; without a name, those in packets.inbox.
+    """Apply packets, in whatever order they came; without a name, those in packets.inbox and the peers' inboxes.
 
     Daemons of this secondary, or supplier, that run stand aside meanwhile. What cannot be applied before another packet
     is there waits, and the exit code is 75.
@@ -198,6 +218,10 @@ def import_(paths: tuple[str, ...], dry_run: bool, remove: bool, master: str | N
     if not places:
         places = [opened.path / opened.config.packets.inbox]
         places[0].mkdir(mode=0o700, parents=True, exist_ok=True)
+        places += [Path(box) for box in dict.fromkeys(entry.inbox for entry in opened.peers) if box]
+        for one in [one for one in places if not one.is_dir()]:  # a disk, say: nothing has arrived there
+            click.echo(f"not there now: the inbox {one}", err=True)
+            places.remove(one)
     with replaying() as told:
         done = import_packets(opened, places, now_s=time.time(), spark=spark, dry_run=dry_run, remove=remove, told=told)
     facts: dict[str, Any] = {
@@ -257,8 +281,9 @@ def _files(paths: tuple[str, ...]) -> Iterator[Path]:
     places = [Path(one) for one in paths]
     if not places:
         opened = open_instance(LOOKS)
-        both = (opened.path / opened.config.packets.inbox, opened.path / opened.config.packets.outbox)
-        places = [one for one in both if one.is_dir()]
+        boxes = [opened.config.packets.inbox, opened.config.packets.outbox]
+        boxes += [box for entry in opened.peers for box in (entry.inbox, entry.outbox) if box]
+        places = [one for one in dict.fromkeys(opened.path / box for box in boxes) if one.is_dir()]
     for place in places:
         yield from packets_in(place)
 
@@ -266,7 +291,7 @@ def _files(paths: tuple[str, ...]) -> Iterator[Path]:
 @packet.command(name="list")
 @click.argument("paths", nargs=-1, metavar="[FILE|DIR]…")
 def list_(paths: tuple[str, ...]) -> None:
-    """List packets, by what they say they are; without a name, those in the inbox and the outbox."""
+    """List packets, by what they say they are; without a name, those in the inboxes and the outboxes."""
     rows, lines = [], []
     for file in _files(paths):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,7 @@ from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
 from replicate.cli.words import peers
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_run import start_again, stop_and_start_again
-from replicate.errors import AlreadyRunningError, UsageError
+from replicate.errors import AlreadyRunningError, NotFoundError, UsageError
 from replicate.model.partitions import ALL
 from replicate.model.start_command import stop_command
 from replicate.settings.load import Address
@@ -31,8 +32,19 @@ def peer() -> None:
 @click.option("--packets", is_flag=True, help="No line leads to it: it gets packets (replicate help packets).")
 @click.option("--certificate", default="", metavar="NAME", help="The name in its certificate, if that is not NAME.")
 @click.option("--partitions", metavar="NAME,…", help="The most that it may have, of partitions; or ALL.")
+@click.option("--outbox", metavar="DIR", help="Where packets for it are written [packets.outbox].")
+@click.option("--inbox", metavar="DIR", help="Where packets of it arrive, too [packets.inbox].")
 @click.option("--replace", is_flag=True, help="Change what is registered of a peer.")
-def add(name: str, address: str | None, packets: bool, certificate: str, partitions: str | None, replace: bool) -> None:
+def add(
+    name: str,
+    address: str | None,
+    packets: bool,
+    certificate: str,
+    partitions: str | None,
+    outbox: str | None,
+    inbox: str | None,
+    replace: bool,
+) -> None:
     """Register NAME, whose Receiver Server listens at HOST:PORT. The journal is kept for it from now on.
 
     Another host is reached by TLS only, so this instance needs its certificate first.
@@ -53,10 +65,21 @@ def add(name: str, address: str | None, packets: bool, certificate: str, partiti
         bound = None if partitions.upper() == ALL else numbers_of(opened, partitions.split(","))
     where = checked_address(opened, name, address) if address else Address("", 0)
     known = next((entry for entry in opened.peers if entry.name == name), None)
+    boxes = _box(outbox, known.outbox if known else ""), _box(inbox, known.inbox if known else "")
     entry = opened.register_peer(
-        name, where.host, where.port, certificate=certificate, replace_address=replace, partitions=bound
+        name, where.host, where.port, certificate=certificate, replace_address=replace, partitions=bound, boxes=boxes
     )
     emit(entry, _added(opened, known, entry))
+
+
+def _box(given: str | None, known: str) -> str:
+    """A directory of packets, as it is registered; "" is that of the settings. NotFoundError when it is not there."""
+    if not given:
+        return known if given is None else ""
+    path = Path(given).absolute()
+    if not path.is_dir():
+        raise NotFoundError("there is no such directory", where=str(path), do="Make it, or name another")
+    return str(path)
 
 
 def _added(opened: Instance, known: PeerEntry | None, entry: PeerEntry) -> list[str]:
@@ -111,6 +134,7 @@ def list_() -> None:
                 "needs_seed": consumer.needs_seed if consumer else False,
                 "passive": entry.passive,
                 **({"partitions": told(entry.partitions)} if entry.partitions is not None else {}),
+                **{name: box for name, box in (("outbox", entry.outbox), ("inbox", entry.inbox)) if box},
             }
         )
     emit(
@@ -131,7 +155,9 @@ def _noted(peer: dict[str, Any]) -> str:
     if peer["needs_seed"]:
         return "must be seeded again"
     bound = f"{peer['partitions']} at most" if "partitions" in peer else ""
-    return ", ".join(filter(None, ("passive until this instance is primary" if peer["passive"] else "", bound)))
+    passive = "passive until this instance is primary" if peer["passive"] else ""
+    boxes = [f"{name} {peer[name]}" for name in ("outbox", "inbox") if name in peer]
+    return ", ".join(filter(None, (passive, bound, *boxes)))
 
 
 @peer.command()

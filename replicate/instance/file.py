@@ -98,9 +98,9 @@ class RegionEntry:
 @dataclass(frozen=True, slots=True)
 class PeerEntry:
     """A registered consumer of this instance's journal, and where its Receiver Server listens: at port 0 nowhere, for
-    it gets packets. `certificate`: the name
-    in its certificate, "" when that is its own. `passive`: nothing is sent to it until it is activated, or this
-    instance is made primary. `partitions`: the most that it may have, ascending; None: all."""
+    it gets packets. `certificate`: the name in its certificate, "" when that is its own. `passive`: nothing is sent to
+    it until it is activated, or this instance is made primary. `partitions`: the most that it may have, ascending;
+    None: all. `outbox`, `inbox`: directories of packets for it, and of it; "": those of the settings."""
 
     name: str
     host: str
@@ -108,6 +108,8 @@ class PeerEntry:
     certificate: str = ""
     passive: bool = False
     partitions: tuple[int, ...] | None = None
+    outbox: str = ""
+    inbox: str = ""
 
     @property
     def by_packets(self) -> bool:
@@ -323,6 +325,8 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
                 | ({"certificate": p.certificate} if p.certificate else {})
                 | ({"mode": PASSIVE} if p.passive else {})
                 | ({"partitions": list(p.partitions)} if p.partitions is not None else {})
+                | ({"outbox": p.outbox} if p.outbox else {})
+                | ({"inbox": p.inbox} if p.inbox else {})
                 for p in content.peers
             ],
         }
@@ -459,6 +463,8 @@ def decode(raw: bytes, where: str) -> InstanceFile:
                     str(p.get("certificate", "")),
                     passive=_is_passive(p.get("mode", ACTIVE)),
                     partitions=_numbers(p.get("partitions")),
+                    outbox=str(p.get("outbox", "")),
+                    inbox=str(p.get("inbox", "")),
                 )
                 for p in facts["peers"]
             ),

@@ -548,10 +548,11 @@ class Instance:
         certificate: str = "",
         replace_address: bool = False,
         partitions: tuple[int, ...] | None = AS_KNOWN,
+        boxes: tuple[str, str] | None = None,
     ) -> PeerEntry:
-        """Enter a consumer, which may have those `partitions` at most. A known one with the same facts is no error;
-        with others it is AlreadyExistsError, unless `replace_address`. A running Source Server keeps the connection
-        that it has; its next one goes there."""
+        """Enter a consumer, which may have those `partitions` at most; its outbox and inbox (None: as they are). A
+        known one with the same facts is no error; with others it is AlreadyExistsError, unless `replace_address`. A
+        running Source Server keeps the connection that it has; its next one goes there."""
         self.refuse_feed("feeds nobody: what others write there is no part of the stream")
         with self._changing() as content:
             if check_name(name, "peer") == content.name:
@@ -560,12 +561,14 @@ class Instance:
             if partitions == AS_KNOWN:
                 partitions = None if known is None else known.partitions
             passive = known is not None and known.passive
-            entry = PeerEntry(name, host, port, certificate, passive, partitions)
+            boxes = boxes or ("" if known is None else known.outbox, "" if known is None else known.inbox)
+            entry = PeerEntry(name, host, port, certificate, passive, partitions, *boxes)
             if known not in (None, entry) and not replace_address:
                 assert known is not None
                 raise AlreadyExistsError(
                     f"peer {name} is registered already, {known.whereabouts}"
-                    + ("" if known.partitions == entry.partitions else ", with other partitions"),
+                    + ("" if known.partitions == entry.partitions else ", with other partitions")
+                    + ("" if (known.outbox, known.inbox) == boxes else ", with other directories"),
                     where=str(self.path),
                     do=f"If it is to be changed, or is now {entry.whereabouts}: add --replace, and start its Source "
                     "Server again",

@@ -221,6 +221,56 @@ def test_a_list_tells_what_cannot_be_read_and_goes_on(pair: Pair) -> None:
     assert said("-i", "east", "packet", "list") == "no packet is there\n"
 
 
+def test_each_peer_has_its_own_outbox_and_inbox(pair: Pair) -> None:
+    """Where two sites are served by two disks."""
+    for name in ("to-west", "to-off", "from-west"):
+        (pair.directory / name).mkdir()
+    west = ("peer", "add", "west", "--packets", "--replace")
+    said("-i", "east", *west, "--outbox", "to-west", "--inbox", "from-west")
+    said("-i", "east", "peer", "add", "off", "--packets", "--outbox", "to-off")
+    said("-i", "east", "epochs", "set", "off", "2", "--yes")
+    listed = said("-i", "east", "peer", "list")
+    assert f"outbox {pair.directory / 'to-west'}, inbox {pair.directory / 'from-west'}" in listed
+    assert told("-i", "east", "peer", "list")[1]["outbox"] == str(pair.directory / "to-off")
+    pair.write(1)
+    with pytest.raises(UsageError, match="west, off have not the same outbox"):
+        said("-i", "east", "packet", "export", "--to", "west", "--to", "off")
+    said("-i", "east", "packet", "export")
+    assert os.listdir("to-west") == ["east.west.000001.packet"]
+    assert os.listdir("to-off") == ["east.off.000002.packet"]
+    assert not (pair.primary.path / "packets" / "outbox").exists()
+    said("-i", "west", "packet", "import", "to-west")
+    said("-i", "west", "packet", "export", "--to", "east", "--receipt", "--outbox", "from-west")
+    assert len(told("-i", "east", "packet", "list")) == 3
+    assert told("-i", "east", "packet", "import")["heard"] == ["west"]
+    # What is not said again stays; what is empty is that of the settings.
+    said("-i", "east", *west, "--inbox", "")
+    assert "inbox" not in (entry := told("-i", "east", "peer", "list")[1])
+    assert entry["outbox"] == str(pair.directory / "to-west")
+    with pytest.raises(AlreadyExistsError, match="with other directories"):
+        said("-i", "east", *west[:-1], "--outbox", "from-west")
+    with pytest.raises(NotFoundError, match="no such directory"):
+        said("-i", "east", *west, "--outbox", "nowhere")
+
+
+def test_an_outbox_that_is_not_there_stops_its_peer_alone(pair: Pair) -> None:
+    """A disk that is not mounted: nothing is written below its mount point, and nothing counts as exported."""
+    disk = pair.directory / "disk"
+    disk.mkdir()
+    said("-i", "east", "peer", "add", "west", "--packets", "--replace", "--outbox", "disk", "--inbox", "disk")
+    said("-i", "east", "peer", "add", "off", "--packets")
+    said("-i", "east", "epochs", "set", "off", "2", "--yes")
+    pair.write(1)
+    disk.rmdir()
+    with pytest.raises(NotFoundError, match="the outbox of west is not there") as caught:
+        said("-i", "east", "packet", "export")
+    assert caught.value.where == str(disk)
+    assert not disk.exists()
+    assert [one["targets"] for one in told("-i", "east", "packet", "exports")] == [["off"]]
+    done = CliRunner().invoke(root, ["-i", "east", "packet", "import"])
+    assert (done.exit_code, done.stderr) == (0, f"not there now: the inbox {disk}\n")
+
+
 def test_several_errors_name_the_instance_as_it_was_named(pair: Pair) -> None:
     directory = pair.directory / "in"
     directory.mkdir()

@@ -150,6 +150,22 @@ def test_regions_and_peers(tmp_path: Path) -> None:
     assert Instance.open(instance.path).content.incarnation == 2
 
 
+def test_a_peers_directories_of_packets_stay_until_others_are_named(tmp_path: Path) -> None:
+    instance = Instance.create(tmp_path / "alpha", role="primary")
+    instance.register_peer("beta", "", 0)
+    plain = (instance.path / FILE_NAME).read_bytes()
+    assert b"outbox" not in plain
+    assert b"inbox" not in plain
+    made = instance.register_peer("beta", "", 0, replace_address=True, boxes=("/out", "/in"))
+    assert (made.outbox, made.inbox) == ("/out", "/in")
+    assert Instance.open(instance.path).peers == (made,)
+    assert instance.register_peer("beta", "127.0.0.1", 7431, replace_address=True).outbox == "/out"
+    with pytest.raises(AlreadyExistsError, match="with other directories"):
+        instance.register_peer("beta", "127.0.0.1", 7431, boxes=("/other", "/in"))
+    instance.register_peer("beta", "", 0, replace_address=True, boxes=("", ""))
+    assert (instance.path / FILE_NAME).read_bytes() == plain
+
+
 def test_at_most_64_regions_and_many_threads(tmp_path: Path) -> None:
     instance = Instance.create(tmp_path / "alpha", role="primary")
 
