@@ -396,6 +396,7 @@ def _one(file: str) -> str:
 def verify(paths: tuple[str, ...]) -> None:
     """Read packets whole, and say whether every byte of them is as it was made; with -i, whether it may be imported
     there, too."""
+    from replicate.transfer.packet.excerpt import judge_excerpt
     from replicate.transfer.packet.offered import judge
 
     opened = open_instance(LOOKS) if has_instance() else None
@@ -405,6 +406,7 @@ def verify(paths: tuple[str, ...]) -> None:
             reader.verify()
             if opened is not None:
                 judge(opened, reader, time.time())
+                judge_excerpt(opened, reader.summary, str(file))
             rows.append(_facts(reader))
     emit(rows, [f"{one['file']}: whole, {_range(one)}" for one in rows] or ["no packet is there"])
 

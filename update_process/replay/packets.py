@@ -14,16 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from replicate.door.recovery.opening import require_seeded
 from replicate.door.snapshot import door_of
-from replicate.errors import NotFoundError, PacketGapError, RollbackNeededError
+from replicate.errors import NotFoundError, PacketGapError, ReplicateError, RollbackNeededError
 from replicate.instance.instance import Instance
 from replicate.model.vector import U64_MAX, Position
 from replicate.pool import control as word
 from replicate.system.failpoint import hit
 from replicate.system.os_errors import io_error
+from replicate.transfer.packet.excerpt import judge_excerpt
 from replicate.transfer.packet.export import LOCK_TIMEOUT_S, packets_lock
 from replicate.transfer.packet.format import PacketSummary
 from replicate.transfer.packet.offered import Inbox, look, take_words
@@ -67,6 +69,7 @@ def import_packets(
         if instance.is_supplier:
             places, gap = apply_between_suppliers(instance, inbox, done, spark, dry_run, told)
         else:
+            inbox = _without_misfits(instance, inbox, done)
             order = _apply(instance, inbox, done, spark, dry_run, told)
             places, missing = order.waiting, gap_of(order.seqno, (inbox.packets[at].summary for at in order.waiting))
             gap = None if missing is None else _gap_error(instance, missing)
@@ -89,6 +92,25 @@ def import_packets(
     finally:
         lock.close()
     return done
+
+
+def _without_misfits(instance: Instance, inbox: Inbox, done: Imported) -> Inbox:
+    """Without those that may not go on what is here, and would bring something. One that is here already may have been
+    taken when less was wanted."""
+    misfits: dict[Path, ReplicateError] = {}
+    for one in inbox.packets:
+        try:
+            judge_excerpt(instance, one.summary, str(one.path))
+        except ReplicateError as error:
+            misfits[one.path] = error
+    if not misfits:
+        return inbox
+    require_seeded(instance)
+    here = _last_seqno(instance), 0
+    ends = {one.path: (one.summary.end.last_seqno, one.summary.end_inside) for one in inbox.packets}
+    refused = [path for path in misfits if ends[path] > here]
+    done.errors += [misfits[path] for path in refused]
+    return replace(inbox, packets=tuple(one for one in inbox.packets if one.path not in refused))
 
 
 def told_of(summary: PacketSummary) -> str:

@@ -78,7 +78,9 @@ def content_of(summary: PacketSummary) -> Content:
 
 
 def judge_excerpt(instance: Instance, summary: PacketSummary, where: str) -> None:
-    """Whether what the packet has can go on what is here. PeerRefusedError and its kin."""
+    """Whether what the packet has can go on what is here, if it brings anything. PeerRefusedError."""
+    if summary.is_receipt:
+        return
     has, asked = summary.excerpt.partitions if summary.excerpt is not None else (), instance.content.choice.asked
     if has and (asked is None or not set(asked) <= set(has)):
         named = instance.content.partitions.name
@@ -96,4 +98,5 @@ def judge_excerpt(instance: Instance, summary: PacketSummary, where: str) -> Non
             **error.facts,
         )
     if reason := mismatch(read_content(instance.run_directory), content_of(summary)):
-        raise refusal(RefuseCode.FILTER_MISMATCH, reason)
+        error = refusal(RefuseCode.FILTER_MISMATCH, reason)
+        raise type(error)(error.what, where=where, do=error.do, **error.facts)

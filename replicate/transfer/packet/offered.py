@@ -39,7 +39,6 @@ from replicate.security.tls_files import TlsFiles
 from replicate.settings.peer_authority import judge_receiver, judge_source, parse_allow
 from replicate.system.files import replace_file
 from replicate.transfer.packet.epochs import EpochRow, Epochs
-from replicate.transfer.packet.excerpt import judge_excerpt
 from replicate.transfer.packet.export import certificate_of
 from replicate.transfer.packet.format import OriginName, PacketSummary
 from replicate.transfer.packet.read import PacketReader, packets_in
@@ -117,8 +116,7 @@ def _is_for_others(instance: Instance, summary: PacketSummary) -> bool:
 def judge(instance: Instance, reader: PacketReader, now_s: float) -> bytes:
     """Whether the packet may be taken; the certificates of who has signed it, as `Offered` has them. WrongNetworkError,
     WrongInstanceError (for others, or our own), NotSupportedError (between a supplier and one that is none),
-    PeerRefusedError and its kin (an excerpt that does not go on what is here), NotAuthenticatedError, and what loading
-    our certificates raises. `now_s`: the wall clock (Unix seconds)."""
+    NotAuthenticatedError, and what loading our certificates raises. `now_s`: the wall clock (Unix seconds)."""
     summary, content, where = reader.summary, instance.content, str(reader.path)
     if summary.network != content.network:
         raise WrongNetworkError(
@@ -156,8 +154,6 @@ def judge(instance: Instance, reader: PacketReader, now_s: float) -> bytes:
             where=where,
             do=f"If {summary.sender_name} was made again: peer remove, peer add, then seed it",
         )
-    if not summary.is_receipt:
-        judge_excerpt(instance, summary, where)
     return certificates
 
 

@@ -189,7 +189,8 @@ def wait_for_stream(secondary: Instance, numbers: Sequence[int], told: Told, wai
             raise TryAgainError(
                 f"no stream has begun within {wait_s:g} s that brings {', '.join(map(name, numbers))}",
                 where=str(secondary.path),
-                do=f"{start_again(secondary, 'receiver')}; there: replicate -i PRIMARY source status",
+                do=f"{start_again(secondary, 'receiver')}; there: replicate -i PRIMARY source status. Where packets "
+                "come: import the next one; then load it from a file that is made after that one",
             )
         told(WAITING, 0, 0)
         time.sleep(LOOK_S)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -24,6 +25,8 @@ from replicate.transfer.packet.export import Exported
 from replicate.transfer.packet.format import AN_EXCERPT, Excerpt
 from replicate.transfer.packet.read import PacketReader
 from replicate.transfer.seed.direct import seed
+from replicate.transfer.seed.make import make_seed
+from replicate.transfer.seed.partition import load_from_file
 from tests.harness.packets import export, take
 from tests.harness.pair import Pair
 from tests.update_process.replay.test_replay_killed import killed
@@ -181,6 +184,29 @@ def test_a_dry_run_changes_nothing(pair: Pair) -> None:
     assert rows(pair.secondary, "account") == []
 
 
+def test_a_partition_that_is_wanted_besides_comes_by_files(pair: Pair) -> None:
+    """From the first packet on that is taken after it was asked for, the journal here has it; a copy from after that
+    has its rows."""
+    write_all_ways(pair)
+    take(pair.secondary, *(one.path for one in sent(pair, pair.primary, "west")))
+    pair.secondary.change_subscription(lambda now: replace(now, wanted=(SALES, STOCK)).begun((STOCK,)))
+    write_all_ways_again(pair)
+    begins = pair.last_seqno(pair.secondary) + 1
+    take(pair.secondary, *(one.path for one in sent(pair, pair.primary, "west")))
+    pair.secondary.reload()
+    assert pair.secondary.content.streamed == {STOCK: begins}
+    assert rows(pair.secondary, "entry") == [], "journalled, and not applied"
+    path = pair.directory / "stock.seed"
+    make_seed(pair.primary, "west", path, partitions=(STOCK,))
+    write_all_ways_again(pair)
+    take(pair.secondary, *(one.path for one in sent(pair, pair.primary, "west")))
+    load_from_file(pair.secondary, path, (STOCK,))
+    assert_has(pair, pair.secondary, "account", "entry")
+    write_all_ways_again(pair)
+    take(pair.secondary, *(one.path for one in sent(pair, pair.primary, "west")))
+    assert_has(pair, pair.secondary, "account", "entry")
+
+
 # Those that send less than all.
 
 
@@ -215,6 +241,23 @@ def test_one_that_has_more_refuses_it_by_name(pair: Pair) -> None:
     (made,) = sent(pair, pair.primary, "off")  # what it needs is still to be had
     take(off, made.path)
     assert_has(pair, off, "account", "entry")
+
+
+def test_what_is_here_already_is_no_misfit_when_more_is_wanted_later(pair: Pair) -> None:
+    """It lies in the inbox until it is removed, as any other that is applied."""
+    pair.primary.register_peer("west", "", 0, replace_address=True, partitions=(SALES,))
+    pair.primary.reload()
+    write_all_ways(pair)
+    (old,) = sent(pair, pair.primary, "west")
+    take(pair.secondary, old.path)
+    pair.secondary.change_subscription(lambda now: replace(now, wanted=(SALES, STOCK)).begun((STOCK,)))
+    pair.secondary.reload()
+    write_all_ways_again(pair)
+    (new,) = sent(pair, pair.primary, "west")
+    with pytest.raises(PeerRefusedError, match="packet 2 of east has partition 2 only, and west lacks 3"):
+        take(pair.secondary, old.path, new.path)
+    assert take(pair.secondary, old.path, remove=True).removed == 1
+    assert pair.last_seqno(pair.secondary) < pair.last_seqno()
 
 
 def test_a_whole_site_refuses_it_by_name(pair: Pair) -> None:
