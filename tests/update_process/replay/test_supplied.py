@@ -571,7 +571,7 @@ def test_each_signs_for_the_other_and_seals(two: Suppliers) -> None:
     two.write("a", 3)
     a = two.by["a"]
     with ExportRun(
-        a, sign=signer_of(a), seal=lambda to: sealer_of(a, to, time.time()), release="test", now_ns=now_ns
+        a, sign=signer_of(a), sealer=lambda to: sealer_of(a, to, time.time()), release="test", now_ns=now_ns
     ) as run:
         (made,) = run.increments(["b"], lambda name: two.directory / "stick" / name, max_bytes=PACKET_BYTES_MIN)
     with pytest.raises(UsageError, match="sealed for b"):
