@@ -375,6 +375,19 @@ def test_what_came_through_a_filter_goes_on_and_says_so(pair: Pair) -> None:
     assert read_content(off.run_directory) == Content(west.content.uuid.hex(), "west", "mask")
 
 
+def test_a_whole_site_takes_what_came_through_a_filter(pair: Pair) -> None:
+    """Transaction by transaction, as it would from a line; and it knows then in whose words it is."""
+    off = third(pair)
+    note_content(pair.primary.run_directory, None, Content("ab" * 16, "hub", "mask"))
+    write_all_ways(pair)
+    write_large(pair, "account", "entry")
+    (made,) = sent(pair, pair.primary, "off")
+    assert excerpt_of(made) == Excerpt((), "mask")
+    assert take(off, made.path).transactions > 6
+    assert_has(pair, off, *TABLES)
+    assert read_content(off.run_directory) == Content(pair.primary.content.uuid.hex(), "east", "mask")
+
+
 def test_a_filter_here_would_have_to_tell_it(pair: Pair) -> None:
     write_all_ways(pair)
     (made,) = sent(pair, pair.primary, "west")
