@@ -186,7 +186,7 @@ def collect(instance: Instance) -> Status:
         regions=regions,
         peers=peers,
         receiving=receiving,
-        bottleneck=bottleneck(journal, peers, receiving),
+        bottleneck=bottleneck(journal, peers, receiving, by_packets=by_packets),
         findings=each_once(_named(instance, others, finding) for finding in (*problems, *found)),
         compared=compared,
         patrol=patrol_report(patrolled, now_wall_ns),

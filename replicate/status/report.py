@@ -296,11 +296,20 @@ class Status:
         return any(finding.is_wrong for finding in self.findings)
 
 
-def bottleneck(journal: JournalReport, peers: tuple[PeerReport, ...], receiving: ReceivingReport | None) -> str:
-    """The part of the street that others wait for; empty when all is known to be level. Of several peers, the worst."""
+def bottleneck(
+    journal: JournalReport,
+    peers: tuple[PeerReport, ...],
+    receiving: ReceivingReport | None,
+    *,
+    by_packets: bool = False,
+) -> str:
+    """The part of the street that others wait for; empty when all is known to be level. Of several peers, the worst.
+    `by_packets`: as in `findings`."""
     if journal.fatal_errno:
         return "the journal: it takes no more transactions"
     if receiving is not None:
+        if by_packets and receiving.is_seeded and receiving.instead is None and _never_ran(receiving):
+            return "not known: packets come here, and no line leads here"
         return _receiving_bottleneck(receiving)
     behind = [
         peer
@@ -335,6 +344,10 @@ def _peer_bottleneck(peer: PeerReport) -> str:
     if (peer.receiver_backlog or 0) >= (peer.source_backlog or 0):
         return f"the Update Process at {peer.name}"
     return f"the Source Server for {peer.name}, or the network to it"
+
+
+def _never_ran(receiving: ReceivingReport) -> bool:
+    return receiving.receiver.state == receiving.update.state == NEVER_STARTED
 
 
 def _receiving_bottleneck(receiving: ReceivingReport) -> str:
@@ -605,7 +618,7 @@ def _receiving_findings(receiving: ReceivingReport, by_packets: bool) -> Iterato
         do = "run the same command again, without --restart, and it goes on from there; or start receiver and update, "
         do += "and the stream does"
         yield Finding("REBUILD_UNFINISHED", text, do)
-    if by_packets and receiving.receiver.state == receiving.update.state == NEVER_STARTED:
+    if by_packets and _never_ran(receiving):
         return
     yield from _daemon_finding(receiving.receiver)
     seed = "" if receiving.is_seeded else "replicate -i INSTANCE seed; then "

@@ -303,6 +303,16 @@ def test_status_tells_of_packets(pair: Pair) -> None:
     assert [(one["name"], one["exported_seqno"], one["backlog"]) for one in found] == [("west", last, 0)]
 
 
+def test_a_site_without_a_line_misses_no_daemon(pair: Pair) -> None:
+    pair.write(1)
+    said("-i", "east", "packet", "export", "--outbox", str(pair.directory))
+    said("-i", "west", "packet", "import", str(pair.directory))
+    done = CliRunner().invoke(root, ["-i", "west", "status"])
+    assert done.exit_code == 0
+    assert "bottleneck: not known: packets come here, and no line leads here" in done.stdout
+    assert "does not run" not in done.stdout
+
+
 def test_a_peer_may_get_a_line_later(pair: Pair) -> None:
     said("-i", "east", "peer", "add", "west", "127.0.0.1:7430", "--replace")
     assert "127.0.0.1:7430" in said("-i", "east", "peer", "list")
