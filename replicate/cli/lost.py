@@ -102,6 +102,10 @@ def _told(done: LostApplied, named: str) -> list[str]:
         for what, numbers in (("applied", done.applied), ("overwritten", done.overwritten), ("skipped", done.skipped))
         if numbers
     ]
+    if done.in_history:
+        count = len(done.in_history)
+        is_ = "is" if count == 1 else "are"
+        lines.append(f"{count} {is_} in this history already, and {is_} not applied again: {ranges(done.in_history)}")
     if done.before:
         lines.append(f"{done.before} had been settled before")
     lines += [line for conflict in done.conflicts[:CONFLICTS_SHOWN] for line in _conflict(conflict)]

@@ -2,9 +2,9 @@
 
 Guarantees: a transaction that was applied is never applied again, whatever is killed and repeated: its first change is
 a comment that names it, in the same journal frame as its rows, and the journal is searched for that where the file of
-what is settled may be older; the whole before-image of every row must match, or the transaction is a conflict and
-nothing of it stands, unless it was asked for otherwise. A transaction over several regions is tried in all of them
-before the first one commits; it is committed in one after the other.
+what is settled may be older; nor is one that this history has had all along. The whole before-image of every row must
+match, or the transaction is a conflict and nothing of it stands, unless it was asked for otherwise. A transaction over
+several regions is tried in all of them before the first one commits; it is committed in one after the other.
 Leaves to others: where the rows meet the database (region/sqlite/apply/put_back.py), reading the file (read.py).
 Refuses to know: the command line.
 """
@@ -38,8 +38,9 @@ from replicate.journal.record import changes_of, decode_batch, pack_elements, re
 from replicate.journal.sections import SECTIONS_ROOM
 from replicate.journal.spool import Spool
 from replicate.limits import BATCH_BYTES_MAX, FRAME_CHANGES_MAX, MIB, PARTITION_DEFAULT
+from replicate.lost.history import InHistory, find_in_history
 from replicate.lost.read import LostChange, LostReader, LostTransaction
-from replicate.lost.settled import APPLIED, OVERWRITTEN, SKIPPED, Settled
+from replicate.lost.settled import APPLIED, IN_HISTORY, OVERWRITTEN, SKIPPED, Settled
 from replicate.model.transaction import Kind, Op, TableDefinition
 from replicate.pool import control as word
 from replicate.region.protocol import CapturedChanges
@@ -60,7 +61,8 @@ _NOTHING_TO_DO: Final = (Op.COMMENT.name, Op.SEQUENCE.name)
 @dataclass(frozen=True, slots=True)
 class LostConflict:
     """A change that does not fit the row here. `kind`: "id taken", "row missing", "row differs", "constraint", "no
-    parent" or "table". The images are whole; `found` is the row here."""
+    parent", "table", or of a whole transaction "pruned": whether it is here already cannot be told. The images are
+    whole; `found` is the row here."""
 
     seqno: int
     region: str
@@ -76,14 +78,16 @@ class LostConflict:
 
 @dataclass(slots=True)
 class LostApplied:
-    """Numbers are those in the file. `as_seqnos`: what each is in the journal here. `before`: how many were settled
-    already. `left`: how many are not settled now. `stopped_at`: the one that stopped it, 0 when none did."""
+    """Numbers are those in the file. `as_seqnos`: what each is in the journal here. `in_history`: those that were
+    here all along. `before`: how many were settled already. `left`: how many are not settled now. `stopped_at`: the one
+    that stopped it, 0 when none did."""
 
     file: Path
     dry_run: bool
     applied: list[int] = field(default_factory=list)
     overwritten: list[int] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)
+    in_history: list[int] = field(default_factory=list)
     as_seqnos: dict[int, list[int]] = field(default_factory=dict)
     before: int = 0
     left: int = 0
@@ -126,9 +130,12 @@ def apply_lost(
         _refuse_unknown(lost, path, only)
         found = LostApplied(path, dry_run)
         wanted = list(_wanted(lost, settled, only, found))
-        _refuse_schema_changes(lost, wanted)
         if not wanted:
             return found
+        with door.locked(timeout_s):
+            position = door.position()
+        history = find_in_history(door.chain, position, wanted)
+        _refuse_schema_changes(lost, [one for one in wanted if one.seqno not in history.there])
         in_journal = _found_in_journal(door, settled)
         if not dry_run:
             # What was found and has no line yet is looked for there again, until it has one.
@@ -136,7 +143,7 @@ def apply_lost(
             settled.begin(max(settled.search_from, 1) - 1 if lacks_lines else int(door.words[word.LAST_SEQNO]))
         regions = _Regions(door, timeout_s, dry_run=dry_run)
         stack.callback(regions.close)
-        _Applying(lost, regions, settled, in_journal, on_conflict, found).all_of(wanted)
+        _Applying(lost, regions, settled, in_journal, history, on_conflict, found).all_of(wanted)
         if not dry_run and not _lacks_lines(lost, settled, in_journal):
             settled.end()
     return found
@@ -338,6 +345,7 @@ class _Applying:
         regions: _Regions,
         settled: Settled,
         in_journal: dict[str, int],
+        history: InHistory,
         on_conflict: OnConflict,
         found: LostApplied,
     ) -> None:
@@ -345,6 +353,7 @@ class _Applying:
         self._regions = regions
         self._settled = settled
         self._in_journal = in_journal
+        self._history = history
         self._on_conflict = on_conflict
         self._found = found
 
@@ -360,7 +369,7 @@ class _Applying:
                     found.left += len(wanted) - place
                     return
                 numbers, how = [], SKIPPED
-            {APPLIED: found.applied, OVERWRITTEN: found.overwritten, SKIPPED: found.skipped}[how].append(one.seqno)
+            self._of(how).append(one.seqno)
             if found.dry_run:
                 continue
             found.as_seqnos[one.seqno] = numbers
@@ -368,8 +377,26 @@ class _Applying:
             self._settled.note(one.seqno, how, numbers)
             hit("lost.noted")
 
+    def _of(self, how: str) -> list[int]:
+        found = self._found
+        return {
+            APPLIED: found.applied,
+            OVERWRITTEN: found.overwritten,
+            SKIPPED: found.skipped,
+            IN_HISTORY: found.in_history,
+        }[how]
+
     def _one(self, one: LostTransaction) -> tuple[list[int], str]:
         """The numbers that it has here, and how. ConflictError: nothing of it stands."""
+        if one.seqno in self._history.there:
+            return [self._history.there[one.seqno]], IN_HISTORY
+        if one.seqno in self._history.untold and self._on_conflict != "overwrite":
+            raise ConflictError(
+                f"number {one.origin_seqno} of origin {one.origin} is in the history here, and the journal begins "
+                "behind it: whether it is this transaction cannot be told",
+                where=str(self._lost.path),
+                kind="pruned",
+            )
         regions, made = self._regions, dict[str, _Made]()
         numbers = [
             self._in_journal[name] for entry in regions.sessions if (name := _name(one, entry)) in self._in_journal

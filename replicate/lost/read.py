@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -40,13 +40,14 @@ class LostChange:
 
 @dataclass(frozen=True, slots=True)
 class LostTransaction:
-    """One transaction. `origin` (hexadecimal) and `origin_seqno` name it wherever it stands. `places`: where its lines
-    are in the file."""
+    """One transaction. `origin` (hexadecimal) and `origin_seqno` name it wherever it stands, and `chain` (hexadecimal)
+    proves it. `places`: where its lines are in the file."""
 
     seqno: int
     kind: str
     origin: str
     origin_seqno: int
+    chain: str
     places: tuple[int, ...]
 
     @property
@@ -121,14 +122,14 @@ class LostReader:
         for at, facts in self._lines():
             if facts["kind"] == Kind.PART.name:
                 assert waiting is not None
-                waiting = LostTransaction(
-                    waiting.seqno, waiting.kind, waiting.origin, waiting.origin_seqno, (*waiting.places, at)
-                )
+                waiting = replace(waiting, places=(*waiting.places, at))
                 continue
             if waiting is not None:
                 yield waiting
             places = () if facts["kind"] in LARGE_NAMES else (at,)  # its rows are in its parts
-            waiting = LostTransaction(facts["seqno"], facts["kind"], facts["origin"], facts["origin_seqno"], places)
+            waiting = LostTransaction(
+                facts["seqno"], facts["kind"], facts["origin"], facts["origin_seqno"], facts["chain"], places
+            )
         if waiting is not None:
             yield waiting
 

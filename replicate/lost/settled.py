@@ -2,7 +2,8 @@
 
     {"format": 1, "instance": UUID}
     {"begun_at": N}                                                                  a run, and where the journal ended
-    {"seqno": N, "how": "applied" | "overwritten" | "skipped", "as": [NUMBERS]}      one for each that is settled
+    {"seqno": N, "how": "applied" | "overwritten" | "skipped" | "in history", "as": [NUMBERS]}
+                                                                                     one for each that is settled
     {"ended": true}                                                                  the run has come to its end
     {"all": true}                                                                    the operator wants no more of it
 
@@ -29,6 +30,7 @@ SUFFIX: Final = ".settled"
 APPLIED: Final = "applied"
 OVERWRITTEN: Final = "overwritten"
 SKIPPED: Final = "skipped"
+IN_HISTORY: Final = "in history"
 _ONE: Final = b'{"seqno":'
 _ALL: Final = b'{"all":'
 

@@ -9,7 +9,7 @@ rows from the frames of that site's own journal, transaction by transaction, eac
                      has left its site or was promised · who takes no writes writes nothing
     recovered        what was promised is in some journal or lost file, what failed is in none; what was reported as
                      durable is there, unless it was taken back
-    at rest          one primary · all have one history · what was promised is in it, or in one lost file, never in both
+    at rest          one primary · all have one history · what was promised is in it or waits in a lost file, not both
 
 Guarantees: a violation is raised at once, with what was expected; nothing is compared that is not yet decided.
 Refuses to know: how anything is done.
@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from replicate.journal.record import LARGE_BEGINS, STREAM_KINDS, as_written, changes_of, decode_batch, large_commit_of
 from replicate.journal.walk import walk
+from replicate.lost.read import LostTransaction
 from replicate.model.transaction import Kind, Op
 from replicate.model.vector import Origin
 from tests.simulation.oracle import ViolationError
@@ -36,6 +37,8 @@ _ROWS: Final = frozenset((Op.INSERT, Op.UPDATE, Op.DELETE))
 Rows = dict[Any, Image]
 FIRST: Final = Origin(uuid_of(NAMES[0]), 1).key
 """The origin that has one transaction at the beginning (template.py)."""
+_NAMES: Final = ("seqno", "kind", "origin", "origin_seqno", "chain")
+"""Of a line of a lost file."""
 TELLING: Final = frozenset((int(Kind.HISTORY), int(Kind.NULL)))
 
 
@@ -332,9 +335,11 @@ class RoleOracle:
         if site.seqno < site.reported:
             raise ViolationError("I4 honest", f"{name}: {site.reported} was reported, {site.seqno} is there")
 
-    def check_promised(self, lost: Mapping[str, Sequence[int]], *, at_rest: str = "") -> None:
+    def check_promised(
+        self, lost: Mapping[str, Sequence[int]], *, at_rest: str = "", waiting: Collection[int] = ()
+    ) -> None:
         """All hosts have recovered. `lost`: name -> transactions in the lost files of that site. `at_rest`: the name of
-        the only primary, where all is over."""
+        the only primary, where all is over; `waiting`: which of them it would apply."""
         everywhere = set().union(*(site.has for site in self.sites.values()))
         written_off = set().union(*lost.values())
         for site in self.sites.values():
@@ -348,8 +353,10 @@ class RoleOracle:
                 raise ViolationError("I5 conservation", f"{twice} are in two lost files of {name}")
         if at_rest:
             agreed = self.sites[at_rest].has
-            if both := agreed & written_off:
-                raise ViolationError("I5 conservation", f"{sorted(both)} are in the history and in a lost file")
+            if both := agreed & set(waiting):
+                raise ViolationError("I5 conservation", f"{sorted(both)} are in the history and wait in a lost file")
+            if gone := written_off - agreed - set(waiting):
+                raise ViolationError("I5 conservation", f"{sorted(gone)} are not in the history, and do not wait")
 
     def are_alike(self) -> bool:
         """Whether all have the same transactions."""
@@ -381,18 +388,20 @@ class RoleOracle:
         return "; ".join(told)
 
 
-def lost_in(data: bytes) -> list[int]:
-    """The transactions in a lost file, each once."""
-    found: dict[int, None] = {}
+def lost_in(data: bytes) -> dict[int, LostTransaction]:
+    """The transactions in a lost file, each once, by what their writer calls them."""
+    found: dict[int, LostTransaction] = {}
     try:
-        for line in map(json.loads, data.decode().splitlines()[1:-1]):
-            for change in line["changes"]:
+        for facts in map(json.loads, data.decode().splitlines()[1:-1]):
+            if facts["kind"] != Kind.PART.name:  # parts stand behind their own
+                one = LostTransaction(*(facts[name] for name in _NAMES), ())
+            for change in facts["changes"]:
                 if change["after"] is not None and change["table"].endswith("t"):
-                    found[change["after"][1]] = None
+                    found.setdefault(change["after"][1], one)
     except ValueError as error:
         raise ViolationError("I5 conservation", f"a lost file is not whole: {error}") from error
     found.pop(0, None)
-    return list(found)
+    return found
 
 
 def _difference(site: Site) -> str:

@@ -22,6 +22,8 @@ from replicate.door.recovery.redo_region import redo_region
 from replicate.instance.instance import FILE_NAME
 from replicate.journal.reader import ChainReader
 from replicate.journal.walk import walk
+from replicate.lost.history import find_in_history
+from replicate.lost.read import LostTransaction
 from replicate.pool import control as word
 from replicate.roles.verdict import NAME as VERDICT_NAME
 from tests.simulation.base import REFUSALS, STEPS_MAX, BaseWorld, Main, journal_end
@@ -72,6 +74,8 @@ class RoleWorld(BaseWorld):
     def __init__(self, seed: int, mode: str, *, recording: bool = False) -> None:
         super().__init__(seed, mode, recording=recording)
         self.refusals = REFUSALS | {"WRONG_ROLE", "ROLLBACK_FIRST", "SECONDARY_AHEAD", *NEEDS_SEED}
+        self._waiting: dict[str, set[int]] = {}
+        """Site -> what it would apply of the lost files, at the last judgement."""
         self._asleep: list[Process | None] = []
         """Processes in threads of which somebody sleeps, the innermost last: none of them can go on before those behind
         it."""
@@ -203,13 +207,13 @@ class RoleWorld(BaseWorld):
         said = host.disk.names.get(f"/{name}/run/{VERDICT_NAME}")
         return said is not None and json.loads(bytes(said.seen))["incarnation"] == self.file_of(name)["incarnation"]
 
-    def lost_files(self) -> dict[str, list[int]]:
-        """Site -> the transactions in its lost files."""
-        found: dict[str, list[int]] = {}
+    def lost_files(self) -> dict[str, list[dict[int, LostTransaction]]]:
+        """Site -> the transactions in each of its lost files."""
+        found: dict[str, list[dict[int, LostTransaction]]] = {}
         for host in self.hosts:
             paths = [path for path in sorted(host.disk.names) if path.startswith(f"/{host.name}-lost-")]
             whole = [path for path in paths if path.endswith(".jsonl")]
-            found[host.name] = [by for path in whole for by in lost_in(bytes(host.disk.names[path].seen))]
+            found[host.name] = [lost_in(bytes(host.disk.names[path].seen)) for path in whole]
         return found
 
     # Judging.
@@ -237,6 +241,20 @@ class RoleWorld(BaseWorld):
         finally:
             reader.close()
         self.oracle.check(host.name, last_seqno, chains)
+        if self.is_judging:
+            self._waiting[host.name] = self._waiting_at(chain, door)
+
+    def _waiting_at(self, chain: Any, door: Any) -> set[int]:
+        """What `lost apply` would apply there, of all lost files. What it cannot tell counts as that."""
+        with door.locked():
+            position = door.position()
+        waiting: set[int] = set()
+        for file in (file for files in self.lost_files().values() for file in files):
+            found = find_in_history(chain, position, list(file.values()))
+            self.figures["lost, and not told whether they are there"] += len(found.untold)
+            self.figures["lost, and in the history"] += len(found.there)
+            waiting |= {by for by, one in file.items() if one.seqno not in found.there}
+        return waiting
 
     def _last_judgement(self) -> None:
         is_at_rest = self.mode == "liveness" and self._primary() is not None
@@ -248,12 +266,12 @@ class RoleWorld(BaseWorld):
                 self.fail(error)
 
     def _judge(self, *, is_at_rest: bool) -> None:
-        lost, primary = self.lost_files(), self._primary()
+        lost = {name: [by for file in files for by in file] for name, files in self.lost_files().items()}
+        primary = self._primary()
         self.figures["transactions in lost files"] += sum(map(len, lost.values()))
-        # Who takes its role back behind a rollback that was killed has written its lost file already: that stays.
         is_level = is_at_rest and primary is not None and self.oracle.are_alike()
-        is_level = is_level and not self.figures["roles taken back"]
-        self.oracle.check_promised(lost, at_rest=primary.name if is_level and primary is not None else "")
+        at_rest = primary.name if is_level and primary is not None else ""
+        self.oracle.check_promised(lost, at_rest=at_rest, waiting=self._waiting.get(at_rest, ()))
         if not self.oracle.may_part and any(lost.values()):
             raise ViolationError("I5 conservation", f"all changes were planned, and {lost} were taken back")
 
