@@ -44,7 +44,7 @@ class Returning:
 
     def heard(self, verdict: SourceVerdict) -> None:
         """A source has refused us, and that is kept."""
-        if self._context.config.receiver.auto_rollback and verdict.ended_by and verdict != self._tried:
+        if self._context.config.receiver.auto_rollback and verdict.may_lead_back and verdict != self._tried:
             self.wanted.set()
 
     async def go_back(self) -> None:
@@ -77,7 +77,7 @@ class Returning:
         if not self._context.config.receiver.auto_rollback:
             return False
         verdict, fence = look_at_verdict(self._instance), self._instance.content.fence
-        is_told = verdict is not None and bool(verdict.ended_by) and verdict != self._tried
+        is_told = verdict is not None and verdict.may_lead_back and verdict != self._tried
         return self._is_begun or is_told or (fence is not None and fence != self._tried_fence)
 
     def _go_back(self) -> RolledBack:

@@ -159,8 +159,7 @@ def _needed(instance: Instance, to: int | None, timeout_s: float, tell: Callable
         point = fence.seqno
         because = f"{fence.name} took over after transaction {point}, and this journal proves it"
     else:
-        point, verdict = proven_point(instance, last)
-        because = verdict.told
+        point, because = proven_point(instance, last)
     tell(f"{because}: what {instance.name} has more, up to {last}, is taken back")
     return point, because
 

@@ -5,7 +5,8 @@
 Guarantees: one small file, replaced whole and durably; what cannot be read counts as not there. It counts only while
 the instance is the incarnation that was refused: a change of role and a rollback end it. No point is given out that
 our own journal does not prove: another instance wrote the origin that was ended, of each origin that is named it holds
-just there what the source calls common, and more of the first one behind it.
+just there what the source calls common, and more of the first one behind it. Or nothing stands behind it but records
+of incarnations in which nothing was written: those may go on anybody's word.
 Refuses to know: connections (the Receiver Server notes and forgets it), and how one goes back (rollback.py).
 """
 
@@ -18,13 +19,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from replicate.audit.show import shown_between
 from replicate.door.recovery.opening import make_chain
 from replicate.errors import DivergedError, JournalMissingError, ReplicateError, UsageError
 from replicate.instance.file import check_name
 from replicate.instance.instance import Instance
 from replicate.journal.catalogue import catalogue_before
-from replicate.model.transaction import History
+from replicate.journal.chain import Chain
+from replicate.model.transaction import Catalogue, History
 from replicate.model.vector import U64_MAX, SynchronizationVector
+from replicate.roles.survey import survey
 from replicate.system.files import read_private, replace_file
 
 NAME: Final = "rollback.json"
@@ -45,6 +49,11 @@ class SourceVerdict:
     more_from: int
     ended_by: str
     others: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def may_lead_back(self) -> bool:
+        """Whether it is worth a try: somebody took over, or it has met nothing of that origin, which may be empty."""
+        return bool(self.ended_by) or (self.common == 0 and self.more_from == 0)
 
     @property
     def told(self) -> str:
@@ -111,15 +120,20 @@ def look_at_verdict(instance: Instance) -> SourceVerdict | None:
     return found if found.incarnation == instance.content.incarnation else None
 
 
-def proven_point(instance: Instance, last: int) -> tuple[int, SourceVerdict]:
-    """The last common transaction, and whose word that is. `last`: the last of our journal, which nobody appends to.
+def proven_point(instance: Instance, last: int) -> tuple[int, str]:
+    """The last common transaction, and whose word that is, as a sentence without its full stop. `last`: the last of our
+    journal, which nobody appends to.
 
     Raises UsageError (no source has said so, or what it said is past, or it alone has less: nobody took over),
     DivergedError (our journal is another one there), JournalMissingError (it does not reach back so far) and what
     reading the journal does."""
     verdict, chain = look_at_verdict(instance), make_chain(instance)
     where, seed = str(instance.path), f"Seed it again: replicate -i {instance.named} seed --restart"
-    if verdict is None or catalogue_before(chain, last + 1).vector.last(verdict.origin) <= verdict.common:
+    known = catalogue_before(chain, last + 1)
+    begins = 0 if verdict is None else _empty_from(verdict, known, chain, last)
+    if verdict is not None and begins:
+        return begins - 1, f"{verdict.source} lacks what was begun at {begins}, and nothing was written since"
+    if verdict is None or known.vector.last(verdict.origin) <= verdict.common:
         raise UsageError(
             "no point is named to go back to, and no source has refused this secondary for what it has more",
             where=where,
@@ -127,7 +141,7 @@ def proven_point(instance: Instance, last: int) -> tuple[int, SourceVerdict]:
             f"Then stop the receiver, and this again. Or name the last common transaction: replicate -i "
             f"{instance.named} rollback --to N; promote has printed it, too",
         )
-    if not _is_taken_over(verdict, catalogue_before(chain, last + 1).histories):
+    if not _is_taken_over(verdict, known.histories):
         raise UsageError(
             f"{verdict.source} has less than this secondary, and nobody has taken over from origin "
             f"{verdict.origin:08x}: what is here may be the only copy",
@@ -152,7 +166,18 @@ def proven_point(instance: Instance, last: int) -> tuple[int, SourceVerdict]:
             where=where,
             do=seed,
         )
-    return point, verdict
+    return point, verdict.told
+
+
+def _empty_from(verdict: SourceVerdict, known: Catalogue, chain: Chain, last: int) -> int:
+    """Where the records of incarnations begin that the source has not met, if nothing was written behind them; else
+    0."""
+    unmet = {verdict.origin, *(origin for origin, _ in verdict.others)}
+    begins = min((one.seqno for one in known.histories if one.origin.key in unmet and one.seqno), default=0)
+    if not verdict.may_lead_back or verdict.ended_by or begins < chain.oldest_seqno():
+        return 0
+    found = survey(shown_between(chain, begins, last, parts=False))
+    return 0 if found.transactions or found.barred_at else begins
 
 
 def _is_taken_over(verdict: SourceVerdict, histories: tuple[History, ...]) -> bool:

@@ -23,7 +23,7 @@ from tests.harness.pair import assert_equal
 from tests.harness.parted import carried
 from tests.harness.servers import ListLog
 from tests.harness.sites import Sites, kill_at
-from tests.replicate.roles.test_verdict import note, part
+from tests.replicate.roles.test_verdict import begun_again, note, part
 
 BY_ITSELF = {"receiver.auto_rollback": "true"}
 
@@ -92,6 +92,19 @@ def test_it_comes_back_twice(sites: Sites) -> None:
         assert len(all_of_them) == len(set(all_of_them)) == 2 * number
         sites.switch()  # and the old one is primary again
         sites.catch_up()
+
+
+def test_an_incarnation_in_which_nothing_was_written_goes_by_itself(sites: Sites) -> None:
+    """No source can say where it began."""
+    common = begun_again(sites)
+    verdict = note(sites)
+    assert not verdict.ended_by
+    daemon = Daemon(sites.secondary)
+    daemon.returning.heard(verdict)
+    assert daemon.returning.wanted.is_set()
+    assert (daemon.go_back(), last(sites)) == ("", common)
+    assert list(sites.directory.glob("east-lost-*")) == []
+    follows(sites)
 
 
 def test_behind_or_level_there_is_nothing_to_do(sites: Sites) -> None:

@@ -29,7 +29,7 @@ SUPPLIER_SEEDS_IN_SLICE: Final = 25
 SUPPLIER_SEEDS_OF_COMMIT: Final = 10
 ROLE_SLICES: Final = 12
 ROLE_SEEDS_IN_SLICE: Final = 25
-ROLE_SEEDS_OF_COMMIT: Final = 10
+ROLE_SEEDS_OF_COMMIT: Final = 25
 SEEDS_OF_COMMITS: Final = range(1_000_000, 1_000_000_000)
 TAIL_LINES: Final = 60
 """Of a transcript: what the error itself says, since where CI runs the directory is gone afterwards."""

@@ -158,6 +158,47 @@ def test_a_primary_that_was_restored_is_no_reason_to_go_back(sites: Sites) -> No
         rollback(sites.secondary, None)
 
 
+def begun_again(sites: Sites) -> int:
+    """The old primary had nothing that the new one lacks, and was demoted and promoted once more after that. The last
+    common number."""
+    common = sites.take_over()
+    sites.write(2)
+    for change in (become_secondary, become_primary, become_secondary):
+        change(sites.secondary)
+        sites.secondary = Instance.open(sites.secondary.path)
+    return common
+
+
+def test_an_incarnation_in_which_nothing_was_written_goes_without_a_point(sites: Sites, capsys: Any) -> None:
+    """Nobody can have taken over from what nobody has heard of. It was refused: no source had said anything."""
+    common = begun_again(sites)
+    old = sites.secondary
+    verdict = note(sites)
+    assert (verdict.ended_by, verdict.more_from, verdict.common) == ("", 0, 0)
+    assert main.run(["-i", str(old.path), "rollback"]) == 0
+    assert f"west lacks what was begun at {common + 1}, and nothing was written since" in capsys.readouterr().err
+    assert not list(old.path.parent.glob("*-lost-*")), "it had nothing of anybody's"
+    sites.secondary = Instance.open(old.path)
+    sites.catch_up()
+    assert_equal(sites)
+
+
+def test_one_in_which_something_was_written_is_not_empty(sites: Sites) -> None:
+    begun_again(sites)
+    old = sites.secondary
+    become_primary(old)
+    sites.exchange()
+    sites.write(1)
+    sites.exchange()
+    become_secondary(sites.secondary)
+    sites.secondary = Instance.open(old.path)
+    last = sites.last_seqno(sites.secondary)
+    note(sites)
+    with pytest.raises(UsageError, match="may be the only copy"):
+        rollback(sites.secondary, None)
+    assert sites.last_seqno(sites.secondary) == last
+
+
 @pytest.mark.parametrize("by", [-1, 1, 100])
 def test_a_point_that_the_own_journal_does_not_prove(sites: Sites, by: int) -> None:
     common = part(sites)
