@@ -95,6 +95,7 @@ async def _serve_role(
 ) -> None:
     """What the role asks for, until it is another one or the stop is requested."""
     instance = taker.instance
+    context.follows(instance)
     if not instance.receives:
         context.why_not_ready = lambda: ""
         await Standby(context, instance, encounters, authenticator, is_tls).run(listeners, address)

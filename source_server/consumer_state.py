@@ -177,6 +177,7 @@ class ConsumerState:
         words, progress, reading, statistics = self.words, self.progress, self.reading, self.statistics
         written, sent, acknowledged = words[word.LAST_SEQNO], progress.last_sent_seqno, self.position.acknowledged_seqno
         received, applied = progress.last_received_seqno, progress.last_applied_seqno
+        wanted = 0 if self.is_for_later else written
         return {
             "peer": self.peer_name,
             "state": self.activity,
@@ -197,10 +198,10 @@ class ConsumerState:
             "lag_s": self.lag_s(),
             "heartbeat_period_s": self.settings.heartbeat_period_s,
             "round_trip_s": progress.round_trip_s,
-            "source_backlog": max(0, written - sent) if sent else None,
+            "source_backlog": max(0, wanted - sent) if sent else None,
             "receiver_backlog": max(0, received - applied),
-            "backlog": max(0, written - max(applied, acknowledged)),
-            "unacknowledged": max(0, written - acknowledged),
+            "backlog": max(0, wanted - max(applied, acknowledged)),
+            "unacknowledged": max(0, wanted - acknowledged),
             "from_pool": reading.from_pool,
             "from_files": reading.from_files,
             "connected": self.activity in STREAMING,
@@ -226,7 +227,8 @@ class ConsumerState:
             return found | dict.fromkeys(
                 ("last_sent_seqno", "last_received_seqno", "source_backlog", "receiver_backlog")
             )
-        found["source_backlog"] = max(0, found["last_written_seqno"] - found["last_sent_seqno"])
+        wanted = 0 if self.is_for_later else found["last_written_seqno"]
+        found["source_backlog"] = max(0, wanted - found["last_sent_seqno"])
         return found
 
     def why_not_ready(self) -> str:
@@ -237,6 +239,11 @@ class ConsumerState:
             return f"the peer has said nothing for {self.heard.age_s() or 0.0:.0f} s" if self.is_silent else ""
         error = self.context.facts.get("last_error")
         return f"{self.activity}: {error}" if error else self.activity
+
+    @property
+    def is_for_later(self) -> bool:
+        """Nothing waits for the peer, and no journal is kept for it, until this instance is primary."""
+        return self.mode.is_passive and self.instance.told_role == "secondary"
 
     @property
     def is_silent(self) -> bool:
@@ -259,6 +266,8 @@ class ConsumerState:
         last_seqno = words[word.LAST_SEQNO]
         self.saw(last_seqno, words[word.LAST_COMMIT_WALL_NS] or time.time_ns())
         self.lag.looked(last_seqno, now_ns)
+        if self.is_for_later:
+            return 0.0
         return self.lag.seconds(self.progress.last_applied_seqno, now_ns)
 
     def look_back(self) -> None:
@@ -279,10 +288,9 @@ class ConsumerState:
 
     def sample(self) -> None:
         """For the statistics: how bad it is at this moment."""
-        applied = max(self.progress.last_applied_seqno, self.position.acknowledged_seqno)
         self.statistics.sample(
             trio.current_time(),
-            peaks={"lag_s": self.lag_s(), "backlog": max(0, self.words[word.LAST_SEQNO] - applied)},
+            peaks={"lag_s": self.lag_s(), "backlog": self.measured()["backlog"]},
             lasting={
                 "cut_s": self.activity not in (*STREAMING, PASSIVE),
                 "silent_s": self.is_silent,

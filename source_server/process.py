@@ -121,6 +121,7 @@ async def _serve_door(
 ) -> bool:
     """As long as the pool is the instance's. False: it is another one now; True: the stop was requested."""
     door = await trio.to_thread.run_sync(open_door, instance)
+    orders.context.follows(instance)
     try:
         with closing(Doorbell.claim(door.pool, instance.run_directory)) as doorbell:
             consumer = giver.consumer = ConsumerState(orders.context, instance, door, orders.peer, orders.switch)

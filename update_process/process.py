@@ -87,6 +87,7 @@ async def serve(context: DaemonContext) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(orders.serve)
         while not context.stop_requested.is_set():
+            context.follows(instance)
             if not instance.receives:
                 context.why_not_ready = lambda: ""
                 context.ready(STANDING_BY)

@@ -93,6 +93,8 @@ class DaemonContext:
     asks_aside: bool = False
     """The others stand aside for this daemon: it does not for itself."""
     on_ready: Callable[[str], None] = lambda _text: None
+    _followed: tuple[str, int] | None = None
+    """The role and incarnation that the log has told last."""
     _told: str = ""
     _changed: trio.Event = field(default_factory=trio.Event)
 
@@ -117,6 +119,13 @@ class DaemonContext:
             self._told = self.state
             self.facts.update(facts)
             self._changed.set()
+
+    def follows(self, instance: Instance) -> None:
+        """Say in the log which role is followed from now on, where it is another one, or another incarnation's."""
+        role = (instance.told_role, instance.content.incarnation)
+        if self._followed not in (None, role):
+            self.log.info("role followed", name=instance.name, role=role[0], incarnation=role[1])
+        self._followed = role
 
     def missing(self) -> str:
         """Why the daemon is not ready; "" when it is."""
@@ -252,7 +261,10 @@ class _Frame:
     def run(self, serve: Serve) -> None:
         context = self._context
         given = {"given": dict(self._run.given)} if self._run.given else {}
-        context.log.info("daemon started", **self._whose(), **given)
+        whose = self._whose()
+        if whose:
+            context._followed = (whose["role"], whose["incarnation"])
+        context.log.info("daemon started", **whose, **given)
         if self._missing:
             named = shlex.quote(str(context.instance_path))
             again = again_command(context.name, {**self._missing, **self._run.given}, of=named)
@@ -277,7 +289,7 @@ class _Frame:
         finally:
             self._end(failure)
 
-    def _whose(self) -> dict[str, object]:
+    def _whose(self) -> dict[str, Any]:
         """Of which instance, in which role: who reads logs of several sees by it where roles have changed."""
         try:
             found = read_file(self._files.instance_path / INSTANCE_FILE)

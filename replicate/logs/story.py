@@ -218,6 +218,9 @@ class LogStory:
                     track.becomes("being", state, at_us)
         elif event == "daemon started":
             self._started(track, line, at_us)
+        elif event == "role followed":
+            track.becomes("being", _being_in(line.text("role"), track.teller.kind), at_us)
+            self._in_role(track, line, at_us)
         elif event == "serving" and line.text("status").startswith("standing by"):
             track.becomes("being", Being.STANDING_BY.value, at_us)
         elif event == "daemon failed":
@@ -240,6 +243,9 @@ class LogStory:
             track.becomes("place", "", gone_us)
         self._mark(track, line, MarkKind.STARTED)
         track.becomes("being", (Being.RUNNING if track.teller.kind == "update" else Being.WAITING).value, at_us)
+        self._in_role(track, line, at_us)
+
+    def _in_role(self, track: Track, line: LogLine, at_us: int) -> None:
         role, incarnation = line.text("role"), line.count("incarnation")
         if not role:
             return
@@ -296,6 +302,12 @@ class LogStory:
                 f"there are more than {ROWS_ASKED_MAX} rows of {self.every_us / US:g} s",
                 do="Ask for longer ones with --every, or for less time with --since and --until",
             )
+
+
+def _being_in(role: str, kind: str) -> str:
+    """How a daemon of that kind is that has just begun to follow the role."""
+    begun = Being.RUNNING if kind == "update" else Being.WAITING
+    return str((Being.STANDING_BY if role == "primary" and kind != "source" else begun).value)
 
 
 FILES: Final = "files"

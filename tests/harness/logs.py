@@ -23,6 +23,8 @@ START_US = 1_900_000_000_000_000
 SOURCE = Teller("left", "/srv/east", "source-west")
 RECEIVER = Teller("right", "/srv/west", "receiver")
 UPDATE = Teller("right", "/srv/west", "update")
+BACK = Teller("right", "/srv/west", "source-east")
+"""The Source Server of the site that receives."""
 
 COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,

@@ -73,6 +73,9 @@ class Context:
     def ready(self, _text: str) -> None:
         pass
 
+    def follows(self, _instance: Any) -> None:
+        pass
+
 
 async def source(world: Any) -> None:
     await source_server.process.serve(Context(world, "source-oslo"), "oslo")  # type: ignore[arg-type]

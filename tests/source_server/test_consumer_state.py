@@ -47,6 +47,24 @@ async def test_before_its_first_word_nothing_of_it_is_a_metric(consumer: Consume
     assert (found["last_applied_seqno"], found["backlog"], found["round_trip_s"]) == (70, 30, 0.25)
 
 
+@pytest.mark.parametrize("passive", [True, False])
+async def test_nothing_waits_for_a_peer_that_is_served_once_we_are_primary(
+    consumer: ConsumerState, monkeypatch: pytest.MonkeyPatch, passive: bool
+) -> None:
+    """The primary itself, for the way back: its own writes, which it has, were told as a backlog of ours."""
+    monkeypatch.setattr(consumer.instance, "told_role", "secondary", raising=False)
+    consumer.mode.follow(PeerEntry("west", "127.0.0.1", 7430, passive=passive))
+    consumer.heard.at(trio.current_time())
+    consumer.progress.last_sent_seqno = 90
+    expected = 0 if passive else WRITTEN
+    found = consumer.metrics()
+    assert (found["backlog"], found["unacknowledged"]) == (expected, expected)
+    assert found["source_backlog"] == (0 if passive else WRITTEN - 90)
+    assert (consumer.lag_s() == 0.0) is passive
+    monkeypatch.setattr(consumer.instance, "told_role", "primary")
+    assert consumer.measured()["backlog"] == WRITTEN, "the journal is kept for it from now on"
+
+
 async def test_a_position_only_rises_but_where_the_stream_begins_lower(consumer: ConsumerState) -> None:
     for durable, expected in ((50, 50), (40, 50), (60, 60)):
         says(consumer, received=80, applied=70, durable=durable, state=UpdateState.RUNNING)

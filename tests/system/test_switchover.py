@@ -52,6 +52,10 @@ def test_from_either_site_with_writers_that_follow(both: Both) -> None:
     committed = both.ended(rovers)
     both.equal()
     kept_once(both, committed)
+    told = both.on(both.primary, "statistics", both.primary, both.secondary).stdout
+    for name, roles in (("primary", ("secondary", "primary")), ("secondary", ("primary", "secondary"))):
+        for role, was in (roles, roles[::-1]):
+            assert f"role changed: {name} is {role}, it was {was}" in told, "by daemons that were not started again"
 
 
 def test_back_and_forth_under_load_with_kills(both: Both) -> None:

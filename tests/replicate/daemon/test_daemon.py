@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -25,6 +26,7 @@ from replicate.daemon.lock_file import LockFile, Running, daemon_names
 from replicate.daemon.status_file import DEAD, FAILED, SERVING, STOPPED
 from replicate.errors import AlreadyRunningError, JournalIOError, NotFoundError, TryAgainError
 from replicate.system.processes import is_ended
+from tests.harness.servers import ListLog
 from tests.harness.waiting import wait_until
 
 PROGRAM = ("-m", "tests.harness.toy_daemon")
@@ -328,6 +330,23 @@ async def test_context_alone_serves_the_tests_of_daemons(tmp_path: Path) -> None
     context.ready("three")
     context.status(y=2)
     assert (context.state, context.text, context.facts) == (SERVING, "three", {"x": 1, "y": 2})
+
+
+def test_a_role_that_is_followed_is_told_when_it_is_another_one(tmp_path: Path) -> None:
+    log = ListLog()
+    context = DaemonContext("toy", tmp_path, log=cast(Any, log))
+
+    def follows(role: str, incarnation: int) -> None:
+        context.follows(
+            cast(Any, SimpleNamespace(name="east", told_role=role, content=SimpleNamespace(incarnation=incarnation)))
+        )
+
+    for role, incarnation in (("primary", 1), ("primary", 1), ("secondary", 2), ("secondary", 2), ("secondary", 3)):
+        follows(role, incarnation)
+    assert [fields for _, event, fields in log.lines if event == "role followed"] == [
+        {"name": "east", "role": "secondary", "incarnation": 2},
+        {"name": "east", "role": "secondary", "incarnation": 3},
+    ]
 
 
 def test_a_pid_that_was_given_to_another_process_is_not_believed(files: DaemonFiles) -> None:

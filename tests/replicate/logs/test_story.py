@@ -13,7 +13,7 @@ from replicate.logs import story as module
 from replicate.logs.line import LogLine
 from replicate.logs.period import Periods
 from replicate.logs.story import LogStory, MarkKind
-from tests.harness.logs import RECEIVER, SOURCE, START_US, UPDATE, line
+from tests.harness.logs import BACK, RECEIVER, SOURCE, START_US, UPDATE, line
 
 
 def told(*lines: LogLine, **limits: Any) -> LogStory:
@@ -93,6 +93,35 @@ def test_a_role_changes_once_however_many_daemons_say_so() -> None:
     assert [mark.text for mark in changes] == ["west is primary, it was secondary (incarnation 2)"]
     assert (6, 9, "primary") in states(story, UPDATE)
     assert story.tracks[UPDATE].role == "primary"
+
+
+def test_daemons_that_follow_another_role_say_it_and_stay_the_same_processes() -> None:
+    """After a switchover: the role was told as it was when they were started."""
+    story = told(
+        line(0, RECEIVER, "daemon started", role="secondary", incarnation=1, name="west"),
+        line(0, UPDATE, "daemon started", role="secondary", incarnation=1, name="west"),
+        line(0, BACK, "daemon started", role="secondary", incarnation=1, name="west"),
+        line(1, BACK, "passive"),
+        line(2, RECEIVER, "receiving"),
+        line(3, RECEIVER, "connection closed", reason="bye"),
+        line(4, RECEIVER, "role followed", role="primary", incarnation=2, name="west"),
+        line(5, UPDATE, "role followed", role="primary", incarnation=2, name="west"),
+        line(5, BACK, "role followed", role="primary", incarnation=2, name="west"),
+        line(6, BACK, "streaming"),
+        line(7, RECEIVER, "role followed", role="secondary", incarnation=3, name="west"),
+        line(8, UPDATE, "role followed", role="secondary", incarnation=3, name="west"),
+        *(line(9, teller, "anything") for teller in (RECEIVER, UPDATE, BACK)),
+    )
+    changes = [mark.text for mark in story.marks if mark.kind is MarkKind.ROLE]
+    assert changes == [
+        "west is primary, it was secondary (incarnation 2)",
+        "west is secondary, it was primary (incarnation 3)",
+    ]
+    assert {(4, 7, "primary"), (4, 7, "standing by"), (7, 9, "no stream"), (7, 9, "secondary")} <= {
+        *states(story, RECEIVER)
+    }
+    assert {(5, 8, "standing by"), (8, 9, "running")} <= {*states(story, UPDATE)}
+    assert {(1, 5, "passive"), (5, 6, "no stream"), (6, 9, "streaming")} <= {*states(story, BACK)}
 
 
 def test_statistics_say_how_it_was_where_the_lines_of_the_stream_are_gone_or_kept_back() -> None:
