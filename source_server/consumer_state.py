@@ -50,10 +50,9 @@ PAUSED: Final = "waiting for XON"
 STREAMING: Final = ("sending", PAUSED)
 
 
-def last_word(sent_seqno: int, acknowledged_seqno: int, written_seqno: int) -> str:
+def last_word(sent_seqno: int, acknowledged_seqno: int, lacking: int) -> str:
     """How far a Source Server came that is stopped: the last transaction that was sent (0: none in this run, so what
-    the peer has was sent before), the last that is durable there, and how many of the journal are not."""
-    lacking = max(0, written_seqno - acknowledged_seqno)
+    the peer has was sent before), the last that is durable there, and how many that are for it are not."""
     sent = max(sent_seqno, acknowledged_seqno)
     return f"sent {sent}, acknowledged {acknowledged_seqno}, {lacking} not acknowledged"
 

@@ -279,7 +279,7 @@ class SourceServer:
             self._log.error("not flushed", error=str(error), code=error.code)
         found = consumer.measured()
         sent, acknowledged = found["last_sent_seqno"], found["last_acknowledged_seqno"]
-        said = last_word(sent, acknowledged, found["last_written_seqno"])
+        said = last_word(sent, acknowledged, found["unacknowledged"])
         consumer.context.status(last_word=said)
         self._log.info("sending ended", last_word=said, last_sent_seqno=max(sent, acknowledged),
                        last_acknowledged_seqno=acknowledged, unacknowledged=found["unacknowledged"])  # fmt: skip

@@ -407,6 +407,7 @@ class _Frame:
             return False
         self._aside, self._drain = None, trio.CancelScope()
         context.stop_requested, context.why_not_ready = trio.Event(), lambda: ""
+        context.facts.pop("last_word", None)  # of the end that was none
         context.log.info("goes on after standing aside")
         return True
 

@@ -138,7 +138,7 @@ def proven_point(instance: Instance, last: int) -> tuple[int, str]:
             "no point is named to go back to, and no source has refused this secondary for what it has more",
             where=where,
             do=f"Start its Receiver Server, and the Source Server of the primary: the refusal is kept, and tells it. "
-            f"Then stop the receiver, and this again. Or name the last common transaction: replicate -i "
+            f"Then this again. Or name the last common transaction: replicate -i "
             f"{instance.named} rollback --to N; promote has printed it, too",
         )
     if not _is_taken_over(verdict, known.histories):

@@ -74,7 +74,7 @@ def _fenced(fence: Successor, last_seqno: int) -> Finding:
     alone = f"{more} transactions after it are only here" if more else "nothing after it is here"
     text = f"{fence.name} took over after transaction {fence.seqno}, and no writes are taken here: {alone}"
     do = (
-        "to follow it, stop the daemons; replicate -i INSTANCE rollback; replicate -i INSTANCE receiver start; or have "
+        "to follow it: replicate -i INSTANCE rollback; replicate -i INSTANCE receiver start; or have "
         "that done: replicate -i INSTANCE receiver start --auto-rollback. To take the role back: replicate -i INSTANCE "
         "promote --force"
     )

@@ -15,6 +15,8 @@ from replicate.daemon.daemon import DaemonContext, run_daemon
 from replicate.errors import PeerRefusedError, ReplicateError
 
 NAME = "toy"
+_said: list[str] = []
+"""Its last words: of its first work alone."""
 
 
 async def serve(context: DaemonContext, mode: str) -> None:
@@ -46,6 +48,9 @@ async def serve(context: DaemonContext, mode: str) -> None:
         context.status("counting", last_number=number)
         with trio.move_on_after(0.05):
             await context.stop_requested.wait()
+    if mode == "first-word" and not _said:
+        _said.append(f"counted {number}")
+        context.status(last_word=_said[0])
     if mode == "slow-drain":
         await trio.sleep_forever()
     context.status("drained", last_number=-1, timeout_s=context.stop_deadline_s)

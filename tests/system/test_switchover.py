@@ -56,6 +56,7 @@ def test_from_either_site_with_writers_that_follow(both: Both) -> None:
     for name, roles in (("primary", ("secondary", "primary")), ("secondary", ("primary", "secondary"))):
         for role, was in (roles, roles[::-1]):
             assert f"role changed: {name} is {role}, it was {was}" in told, "by daemons that were not started again"
+    assert "0 not acknowledged" in both.on(both.secondary, "source", "stop").stdout, "nothing waits for the primary"
 
 
 def test_back_and_forth_under_load_with_kills(both: Both) -> None:

@@ -70,6 +70,16 @@ def test_it_ends_its_work_and_goes_on_in_the_same_process(files: DaemonFiles) ->
     assert told().count("daemon started") == told().count("daemon ended") == 1
 
 
+def test_the_last_word_of_an_end_that_was_none_is_not_told_at_the_stop(files: DaemonFiles) -> None:
+    """An Update Process that stands by told what it had applied before its role was changed."""
+    start(files, "first-word")
+    with asked_aside(files.instance_path, 1.0):
+        wait_until(lambda: files.lock.probe() is None, what="it has given up its lock")
+    wait_until(lambda: "goes on after standing aside" in [line["event"] for line in events(files)], what="it goes on")
+    wait_until(lambda: (said := files.read_status()) is not None and said.text == "counting", what="it works")
+    assert control.stop(files, timeout_s=10.0).last_word == ""
+
+
 def test_who_asks_is_killed_and_it_comes_back(files: DaemonFiles) -> None:
     pid = start(files).pid
     asking = subprocess.Popen(
