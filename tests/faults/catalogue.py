@@ -19,10 +19,7 @@ from tests.faults.campaign import CLASSES
 CLASSES_OF_ROUNDS: Final = CLASSES
 WANTED: Final = frozenset(
     [
-        *range(1, 16),
-        *range(17, 24),
-        *range(25, 42),
-        *range(45, 48),
+        *range(1, 48),
         49,
         50,
         52,
@@ -61,6 +58,8 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
     14: ("injection a_writer_that_is_stopped_in_its_commit",
          "replicate/door/test_primary.py test_fault_14_a_stopped_holder_is_waited_for_and_never_robbed"),
     15: ("injection a_receiver_that_is_stopped", "injection a_source_that_is_stopped"),
+    16: ("part roles", "replicate/wire/test_connection.py "
+         "test_time_that_we_were_stopped_ourselves_is_not_held_against_the_peer"),
     17: ("injection ended_in_a_drain",
          "replicate/daemon/test_daemon.py test_drain_is_cut_short_at_the_timeout_and_by_a_second_signal"),
     18: ("injection the_kernel_takes_a_daemon_for_its_memory", "injection killed_servers_are_noticed_at_once"),
@@ -75,6 +74,10 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
          "replicate/pool/test_shared_memory.py test_a_header_that_is_not_ours",
          "replicate/door/recovery/test_recovery.py "
          "test_fault_23_a_copy_does_not_use_the_pool_of_the_original_that_runs"),
+    24: ("system/test_network_peers.py test_fault_24_whoever_comes_first_waits_for_the_others",
+         "system/test_network_peers.py "
+         "test_fault_65_a_second_source_of_the_same_name_is_refused_and_the_first_is_untouched",
+         "system/test_modes.py test_daemons_follow_the_role"),
     25: ("injection an_update_process_that_is_dead",
          "system/test_street.py test_a_dead_update_process_is_said_and_not_restarted"),
     26: ("part io_errors", "part io_servers", "replicate/door/recovery/test_recovery.py "
@@ -102,6 +105,18 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
          "replicate/door/recovery/test_recovery.py test_fault_41_segments_that_are_gone",
          "replicate/audit/test_show_verify.py test_a_sound_journal_has_no_findings",
          "replicate/journal/test_chain.py test_a_lost_segment_ahead_of_a_reader"),
+    42: ("part simulated", "replicate/door/test_pruning.py test_only_whole_segments_below_the_slowest_go",
+         "replicate/door/test_pruning.py test_drop_consumer_gives_up_the_slowest_as_far_as_it_takes",
+         "replicate/journal/test_chain.py test_a_segment_pruned_under_a_reader_is_read_to_its_end"),
+    43: ("replicate/instance/test_instance.py "
+         "test_a_copy_beside_its_original_is_refused_and_a_moved_instance_finds_its_regions",
+         "replicate/door/test_primary_failures.py "
+         "test_a_region_file_swapped_under_an_open_connection_is_refused_before_anything_is_written",
+         "source_server/test_process.py test_another_instance_of_the_same_name_is_refused"),
+    44: ("replicate/roles/test_verdict.py test_a_primary_that_was_restored_is_no_reason_to_go_back",
+         "replicate/roles/test_succession.py test_a_primary_that_was_restored_from_a_backup_is_never_superseded",
+         "replicate/door/recovery/test_restored_in_place.py test_journal_and_region_of_one_backup_are_gone_on_from",
+         "source_server/test_process.py test_a_consumer_that_went_back_is_believed"),
     45: ("injection the_primarys_disk_becomes_read_only", "injection the_secondarys_disk_becomes_read_only",
          "part io_errors", "part io_servers", "system/test_bad_input.py test_a_read_only_region"),
     46: ("injection a_log_that_can_not_grow",

@@ -3,9 +3,10 @@
     python -m tests.faults.roles [--seed N] [--seconds S] [--rounds N]
 
 A round is one of ROUNDS: a switchover in which something is killed, a host that is lost and comes back with what it had
-alone, both hosts lost at once, or two primaries that both commit for a while and then meet. At the end of each, both
-sites must be equal, and hold every transaction that was acknowledged, once: what was rolled back stands in a lost
-file, travels to the primary, and is applied there, however often that command is killed.
+alone, both hosts lost at once, a host that stood still meanwhile, or two primaries that both commit for a while and
+then meet. At the end of each, both sites must be equal, and hold every transaction that was acknowledged, once: what
+was rolled back stands in a lost file, travels to the primary, and is applied there, however often that command is
+killed.
 Guarantees: the same seed chooses the same rounds and victims.
 Leaves to others: kills at named steps (test_switchover.py, the tests of roles/ and lost/).
 """
@@ -186,6 +187,30 @@ class Sites:
         self.end(there, one)
         self.come_back()
 
+    def frozen(self) -> None:
+        """The primary's host stands still, with daemons and a writer, for longer than it takes the other site to take
+        over. Then it goes on as if nothing had been, until the two hear one another."""
+        both = self.both
+        old, new = both.primary, both.secondary
+        there, writer = self.writer(old, old)
+        self.counted(there, 3)
+        daemons = (f"source-{new.name}", "receiver", "update")
+        both.kill(old, daemons[0], signal.SIGSTOP)
+        self.counted(there, WRITTEN_ALONE)
+        for name in daemons[1:]:
+            both.kill(old, name, signal.SIGSTOP)
+        writer.send_signal(signal.SIGSTOP)
+        try:
+            self.take_over()
+        finally:
+            for name in daemons:
+                both.kill(old, name, signal.SIGCONT)
+            writer.send_signal(signal.SIGCONT)
+        both.all_start()
+        wait_until(lambda: both.role(old) == "secondary", what="who was frozen is fenced", timeout_s=LEVEL_S)
+        self.end(there, writer)
+        self.come_back()
+
     # What they share.
 
     def alone(self, primary: Path) -> None:
@@ -271,6 +296,7 @@ ROUNDS: Final[Mapping[str, Callable[[Sites], None]]] = {
     "both lost": Sites.both_lost,
     "both lost, the other first": Sites.both_lost_and_the_other_comes_first,
     "split": Sites.split,
+    "frozen": Sites.frozen,
 }
 VICTIMS: Final = {
     f"{daemon} of the {site}": (site, daemon)

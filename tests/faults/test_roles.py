@@ -24,7 +24,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
         both.close()
 
 
-@pytest.mark.parametrize("name", ["split", "both lost, the other first"])
+@pytest.mark.parametrize("name", ["split", "frozen", "both lost, the other first"])
 def test_what_was_acknowledged_is_there_once(sites: Sites, name: str) -> None:
     before = sites.figures["rolled back"]
     sites.live(name)
