@@ -9,14 +9,19 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from replicate.system.processes import is_ending
 from tests.harness.both_sites import KEPT, Both, kept_once, numbers_of
-from tests.harness.street import QUICK
+from tests.harness.fork_server import popen
+from tests.harness.street import QUICK, state_of
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -141,6 +146,55 @@ def test_killed_at_a_step_the_command_given_again_finishes(both: Both, side: str
         return one.returncode == 0
 
     wait_until(finished, what="the same command finishes")
+    assert [both.role(giver), both.role(taker)] == ["secondary", "primary"]
+    both.exchange()
+    committed = both.ended(rovers)
+    both.equal()
+    kept_once(both, committed)
+
+
+@pytest.mark.turns(6)
+@pytest.mark.parametrize("victim", ["the other site", "the command"])
+@pytest.mark.parametrize(
+    ("side", "failpoint"), [*(("giver", name) for name in GIVER), *(("taker", name) for name in TAKER)]
+)
+def test_killed_while_the_other_stands_at_a_step_the_command_given_again_finishes(
+    both: Both, side: str, failpoint: str, victim: str
+) -> None:
+    """One side stands still there; the whole other site is lost meanwhile, or the command is killed."""
+    giver, taker = both.primary, both.secondary
+    instance, name = (giver, "source-secondary") if side == "giver" else (taker, "receiver")
+    both.on(instance, name.partition("-")[0], "stop")
+    again(both, instance, name, f"handover.{failpoint}:1:stop")
+    wait_until(lambda: both.daemon(giver, "source-secondary")["facts"].get("state") == "sending", what="it streams")
+    rovers = [both.rover(0)]
+    pid = both.pid(instance, name)
+    words = [sys.executable, "-m", "replicate.cli.main", "-i", str(giver), "switchover", "--to", "secondary"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    begun: list[subprocess.Popen[Any]] = []
+
+    def stands() -> bool:
+        """It may not come so far in the time that it has: then it is told to again."""
+        if not begun or begun[-1].poll() is not None:
+            begun.append(popen([*words, "--timeout", "20"], env=both.environment, **quiet))
+        return state_of(pid) == "T"
+
+    wait_until(stands, what="it stands there")
+    if victim == "the command":
+        begun[-1].kill()
+    else:
+        both.host_is_lost(taker if side == "giver" else giver)
+    os.kill(pid, signal.SIGCONT)
+    begun[-1].wait(120)
+    assert [both.role(giver), both.role(taker)] != ["primary", "primary"]
+    both.all_start()
+
+    def finished() -> bool:
+        done = both.process("-i", str(giver), "switchover", "--to", "secondary", "--timeout", "20")
+        assert done.returncode in (0, 1, 69, 75), done.stdout + done.stderr
+        return done.returncode == 0
+
+    wait_until(finished, what="the same command finishes", timeout_s=120)
     assert [both.role(giver), both.role(taker)] == ["secondary", "primary"]
     both.exchange()
     committed = both.ended(rovers)
