@@ -25,6 +25,7 @@ from replicate.journal.walk import walk
 from replicate.lost.history import find_in_history
 from replicate.lost.read import LostTransaction
 from replicate.pool import control as word
+from replicate.pool.shared_memory import PoolKind
 from replicate.roles.verdict import NAME as VERDICT_NAME
 from tests.simulation.base import REFUSALS, STEPS_MAX, BaseWorld, Main, journal_end
 from tests.simulation.disk import Disk
@@ -301,13 +302,25 @@ class RoleWorld(BaseWorld):
         return True
 
     def must_be_level(self) -> bool:
-        """Not where a site has to be seeded."""
+        """Not where a third site has to be seeded: a secondary that becomes primary has kept what itself might want to
+        go back to, and no more for who is further behind. Two sites keep what each of them needs."""
         seeds = [f"refused: {code}" for code in NEEDS_SEED]
         seeds += [f"command refused: rollback: {code}" for code in NEEDS_SEED]
-        if any(self.figures[name] for name in seeds):
+        if len(self.hosts) > 2 and any(self.figures[name] for name in seeds):
             self.figures["worlds that need a seed"] += 1
             return False
         return True
+
+    def _mend_journals(self) -> None:
+        """And where a writer was killed with its commit half done, the next one finishes it."""
+        super()._mend_journals()
+        for host in self.hosts:
+            memory = host.memory.get(PoolKind.JOURNAL)
+            if memory is not None and host.is_up:
+                with memoryview(memory.data)[: word.CONTROL_BYTES].cast("Q") as words:
+                    is_half = words[word.REGION_APPENDED] != words[word.REGION_DONE]  # of its only region
+                if is_half and not any(process.name.startswith("writer") for process in host.processes):
+                    self.look_at(host)
 
     def told_places(self) -> str:
         """How far each is, and what it is."""
