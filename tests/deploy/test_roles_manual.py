@@ -51,6 +51,35 @@ def test_a_planned_change_by_one_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_third_site_goes_on_from_the_new_primary(tmp_path: Path) -> None:
+    """There, back, and there again: without a seed."""
+    *ready, change, status = (line.partition("#")[0] for line in lines_of("A third site"))
+    third = [
+        "replicate -i primary peer add third 127.0.0.1:7431",
+        "replicate instance create third --role secondary --network UUID",
+        "replicate -i third config set receiver.listen 127.0.0.1:7431",
+        "replicate -i third receiver start",
+        "replicate -i primary source start --peer third",
+        "replicate -i third seed --from primary",
+        "replicate -i third update start",
+    ]
+    way_back = lines_of("A planned change")[:4]
+    seen = until(status, "source secondary: connected")
+    back = until("replicate -i third status", "source primary: connected")
+    lines = [
+        *begun(), *third, *way_back, *ready, change, WRITE.format("secondary"), seen, *level("secondary", "third"),
+        until("replicate -i secondary switchover --to primary --dry-run", "could be primary"),
+        "replicate -i secondary switchover --to primary", back,
+        until("replicate -i primary switchover --to secondary --dry-run", "could be primary"),
+        change, WRITE.format("secondary"), seen, *level("secondary", "third"), *level("secondary", "primary"),
+    ]  # fmt: skip
+    names = (*DAEMONS, "third receiver", "third update")
+    told = Shell(tmp_path).run(lines, names)
+    assert len(re.findall("secondary and third at seqno [0-9]+: equal", told)) == 2
+    assert len(re.findall(r"secondary is primary, after transaction \d+; primary is secondary", told)) == 2
+
+
+@pytest.mark.slow
 def test_a_planned_change_step_by_step(tmp_path: Path) -> None:
     lines = [*begun(), LAST.format("primary"), *lines_of("Step by step"), WRITE.format("secondary")]
     told = Shell(tmp_path).run([*lines, *level("secondary", "primary")], DAEMONS)
