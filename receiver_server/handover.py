@@ -22,7 +22,7 @@ from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_run import start_again
 from replicate.daemon.orders import PROBE, give
-from replicate.errors import ReplicateError, TryAgainError
+from replicate.errors import NotSupportedError, ReplicateError, TryAgainError
 from replicate.instance.instance import Instance
 from replicate.roles.handover import TakerAnswer, TakerView, judge
 from replicate.roles.role import NEVER_PRIMARY, become_primary
@@ -215,6 +215,12 @@ class RoleTaker:
         source = self.source
         connection = None if source is None else source.active
         if source is None or connection is None or not connection.link.can_exchange_roles:
+            if connection is not None and connection.link.is_streaming:
+                raise NotSupportedError(
+                    f"{connection.peer_name} runs a release that cannot exchange roles",
+                    where=where,
+                    do="Upgrade it; or change the roles step by step (replicate help roles)",
+                )
             state = "it begins" if source is None else source.activity
             raise TryAgainError(
                 f"no source serves {instance.name} that could hand its role over: {state}",

@@ -275,7 +275,10 @@ class RoleGiver:
             state = "its Source Server is not ready" if consumer is None else consumer.activity
             return [f"{self._peer} is not served by {instance.name} now: {state}. See replicate -i {named} status"]
         if not self._connection.can_exchange_roles:
-            return [f"{self._peer} runs a release that cannot exchange roles: upgrade it"]
+            return [
+                f"{self._peer} runs a release that cannot exchange roles: upgrade it, or change the roles step by step "
+                "(replicate help roles)"
+            ]
         problems = [
             f"{name} of {instance.name} does not run, and what is sent back would find nobody: start it: "
             f"{start_again(instance, name)}"

@@ -233,9 +233,14 @@ class Link:
         return [self._ended(CloseReason.BYE, None, reason)]
 
     @property
+    def is_streaming(self) -> bool:
+        """It runs, or is paused."""
+        return self.state in (State.STREAMING, State.STOPPED)
+
+    @property
     def can_exchange_roles(self) -> bool:
         """The stream runs, and the peer knows how roles are exchanged over it."""
-        return self.state in (State.STREAMING, State.STOPPED) and self._both_can(FEATURE_ROLES)
+        return self.is_streaming and self._both_can(FEATURE_ROLES)
 
     def say_handover(self, message: HandoverAsk | HandoverReady | Handover | HandoverDone) -> None:
         """Say something about an exchange of roles. InternalError unless `can_exchange_roles`; nothing once closed."""

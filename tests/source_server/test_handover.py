@@ -16,6 +16,7 @@ from replicate.door.recovery.opening import close_door, open_door
 from replicate.errors import DiskFullError
 from replicate.instance.instance import Instance
 from replicate.pool import control as word
+from replicate.wire.message import Protocol
 from source_server import handover as giving
 from tests.harness.pair import Pair
 from tests.harness.servers import Daemon, Servers, point, servers
@@ -114,6 +115,24 @@ async def test_what_bars_it_is_named_and_nothing_is_changed(six: Six) -> None:
     assert writes(primary)
     wished = await six.switch(secondary, "receiver")
     assert len(wished["problems"]) == len(found["problems"])
+
+
+@pytest.fixture
+def old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The secondary speaks the version before roles."""
+    monkeypatch.setattr("receiver_server.link.PROTOCOL", Protocol(1, 1))
+
+
+async def test_a_release_before_roles_replicates_and_is_named_by_either_side(old: None, six: Six) -> None:
+    primary, secondary = six.pair.primary, six.pair.secondary
+    found = await six.switch(primary, f"source-{secondary.name}")
+    (problem,) = found["problems"]
+    assert problem.startswith(f"{secondary.name} runs a release that cannot exchange roles: upgrade it")
+    with pytest.raises(DaemonFailedError, match=f"{primary.name} runs a release that cannot exchange roles"):
+        await six.switch(secondary, "receiver")
+    assert six.roles() == ("primary", "secondary")
+    last = await trio.to_thread.run_sync(six.pair.write, 3)
+    await wait_until_async(lambda: six.receiver.facts.get("last_received_seqno") == last, what="it replicates on")
 
 
 async def test_a_failure_before_the_role_is_given_leaves_it_here(six: Six, monkeypatch: pytest.MonkeyPatch) -> None:
