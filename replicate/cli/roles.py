@@ -68,7 +68,9 @@ def _told(made: Promoted) -> list[str]:
     if made.overruled is not None:
         name, seqno = made.overruled
         return [*lines, f"it took its role back from {name}, which had taken over after {seqno}"]
-    if made.missing_at_most is None:
+    if made.source == made.instance:
+        lines.append("it was primary before, and has heard of nobody that was since")
+    elif made.missing_at_most is None:
         lines.append("how many transactions of the old primary are missing is not known")
     else:
         lines.append(

@@ -204,7 +204,7 @@ def test_a_daemon_that_runs_or_a_seed_under_way(sites: Sites, run: Any, command:
     assert Instance.open(instance.path).role == instance.role
 
 
-def test_demote_says_what_the_peers_lack_and_the_way_on(sites: Sites, run: Any) -> None:
+def test_demote_says_what_the_peers_lack_and_the_way_on(sites: Sites, run: Any, capsys: Any) -> None:
     sites.acknowledge(sites.last_seqno())
     last = sites.write(2)
     code, made, _ = run(sites.primary, "demote")
@@ -213,7 +213,10 @@ def test_demote_says_what_the_peers_lack_and_the_way_on(sites: Sites, run: Any) 
     assert made["lacking"] == [["west", 2]]
     assert any(f"promote --expect {last}" in line for line in made["next"])
     assert run(sites.primary, "demote")[1]["seqno"] == last  # once more
-    assert run(sites.primary, "promote")[0] == 0  # and back: nothing is lost
+    assert main.run(["-i", str(sites.primary.path), "promote"]) == 0  # and back: nothing is lost
+    told = capsys.readouterr().out
+    assert "it was primary before, and has heard of nobody that was since" in told
+    assert "missing" not in told
     sites.primary.reload()
     assert sites.write(1) == last + 2
     sites.catch_up()
