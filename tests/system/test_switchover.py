@@ -67,7 +67,7 @@ def test_from_either_site_with_writers_that_follow(both: Both) -> None:
 def test_back_and_forth_under_load_with_kills(both: Both) -> None:
     dice = random.Random(7)
     rovers = [both.rover(number) for number in range(2)]
-    for turn in range(6):
+    for turn in range(10):
         victim = dice.choice(["source", "receiver", "update"]) if turn % 2 else ""
         if victim:
             instance, name = {
