@@ -117,6 +117,43 @@ async def test_what_bars_it_is_named_and_nothing_is_changed(six: Six) -> None:
     assert len(wished["problems"]) == len(found["problems"])
 
 
+async def test_a_peer_that_lags_is_named(six: Six, monkeypatch: pytest.MonkeyPatch) -> None:
+    primary, secondary = six.pair.primary, six.pair.secondary
+    monkeypatch.setattr(giving, "LAG_S_MAX", -1.0)
+    found = await six.switch(primary, f"source-{secondary.name}")
+    assert found["problems"] == [f"{secondary.name} lags 0 s: wait until it is less than -1 s"]
+    assert (six.roles(), writes(primary)) == (("primary", "secondary"), True)
+
+
+async def test_a_second_one_at_once_is_refused_and_the_first_ends(six: Six, monkeypatch: pytest.MonkeyPatch) -> None:
+    primary, secondary = six.pair.primary, six.pair.secondary
+    begun, go_on = trio.Event(), trio.Event()
+    catch_up = giving.RoleGiver._catch_up
+
+    async def slow(giver: giving.RoleGiver, deadline_s: float) -> None:
+        begun.set()
+        await go_on.wait()
+        await catch_up(giver, deadline_s)
+
+    monkeypatch.setattr(giving.RoleGiver, "_catch_up", slow)
+    done: list[Any] = []
+
+    async def first() -> None:
+        done.append(await six.switch(primary, f"source-{secondary.name}"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first)
+        await begun.wait()
+        with pytest.raises(DaemonFailedError, match="a switchover is under way already"):
+            await six.switch(primary, f"source-{secondary.name}")
+        with pytest.raises(DaemonFailedError, match="a switchover is under way already"):
+            await six.switch(secondary, "receiver")
+        assert six.roles() == ("primary", "secondary")
+        go_on.set()
+    assert done[0]["primary"] == secondary.name
+    assert six.roles() == ("secondary", "primary")
+
+
 @pytest.fixture
 def old(monkeypatch: pytest.MonkeyPatch) -> None:
     """The secondary speaks the version before roles."""

@@ -16,7 +16,7 @@ from replicate.door.secondary import open_apply_session
 from replicate.door.snapshot import door_of
 from replicate.errors import NotPrimaryError, TryAgainError
 from replicate.instance.consumers import read_consumer
-from replicate.instance.file import FORMAT_VERSION, encode
+from replicate.instance.file import FORMAT_VERSION, Successor, encode
 from replicate.instance.instance import Instance
 from replicate.model.transaction import History
 from replicate.pool import control as word
@@ -197,6 +197,16 @@ def test_a_secondary_keeps_no_journal_for_those_that_it_serves_later(tmp_path: P
     known = read_consumer(sites.primary.consumers_directory, "west")
     assert known is not None
     assert known.acknowledged_seqno == at
+
+
+def test_a_role_that_was_given_is_given_to_nobody_else(sites: Sites) -> None:
+    """Two switchovers at once, to two peers: their Source Servers do not know of one another."""
+    seqno = sites.last_seqno()
+    for name in ("west", "third"):
+        assert become_secondary(sites.primary, successor=Successor(name, seqno, is_pending=True)) == seqno
+        successor = Instance.open(sites.primary.path).content.successor
+        assert successor is not None
+        assert (successor.name, successor.is_pending) == ("west", True)
 
 
 def test_doing_it_twice_changes_nothing(sites: Sites) -> None:
