@@ -28,7 +28,7 @@ from receiver_server.supplied import SuppliedSource
 from replicate.compare.patrolled import look_at_patrolled
 from replicate.daemon.admission import Guest, Standing
 from replicate.daemon.driver import Drive
-from replicate.daemon.own_introduction import introduction
+from replicate.daemon.own_introduction import introduction, packed_rows
 from replicate.errors import DamagedError, FilterError, FormatUnknownError, ReplicateError
 from replicate.filters.content import Content, mismatch, note_content, read_content, told_by
 from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
@@ -350,6 +350,9 @@ class ReceiverConnection:
     def _send_restart(self, found: Reference) -> None:
         source = self.source
         source.instance.partitions_now()
+        if not self._asks_for_rows():
+            self.end("which rows are wanted here has changed")
+            return
         self._asked_for = source.instance.content.choice.asked
         self.has_asked = True
         # What a filter, or a choice of partitions, has made of the first parts is told again from its beginning.
@@ -384,7 +387,8 @@ class ReceiverConnection:
         if source.suppliers is not None and peer is not None:
             self._supplied = source.suppliers.by[peer.instance]
             self._supplied.begins(start.from_seqno, start.last_seqno)
-        if source.instance.content.choice.is_unbegun and self._asked_for is not None:  # before anything of them is here
+        is_unbegun = source.instance.content.choice.is_unbegun and self._asks_for_rows()
+        if is_unbegun and self._asked_for is not None:  # before anything of them is here
             asked, first = self._asked_for, start.from_seqno
             source.instance.change_subscription(lambda now: now.streaming_from(first, asked))
         if event.catalogue and not self._put_catalogue(event.catalogue, start.from_seqno):
@@ -463,6 +467,11 @@ class ReceiverConnection:
             raise refusal(
                 RefuseCode.TOO_OLD,
                 f"{peer.name} (release {peer.release}) cannot send the partitions that are here without the others",
+            )
+        if self.source.instance.content.held_rows and not self.link.can_choose_rows:
+            raise refusal(
+                RefuseCode.TOO_OLD,
+                f"{peer.name} (release {peer.release}) cannot send the rows that are here without the others",
             )
         if reason := mismatch(known, now):
             raise refusal(RefuseCode.FILTER_MISMATCH, reason)
@@ -567,7 +576,13 @@ class ReceiverConnection:
         """Whether the stream should bring other partitions, or one of them from a place that is known."""
         self._content = self.source.instance.content
         choice = self._content.choice
+        if not self._asks_for_rows():
+            return True
         return choice.asked != self._asked_for or (self.is_streaming and choice.is_unbegun)
+
+    def _asks_for_rows(self) -> bool:
+        """Whether our hello has named the rows that are wanted now."""
+        return self.link.me.rows == packed_rows(self.source.instance.content.held_rows)
 
     def brings(self, partitions: tuple[int, ...]) -> bool:
         """Whether changes of these come with its stream."""
@@ -581,7 +596,7 @@ class ReceiverConnection:
         if self.has_asked:
             source.instance.partitions_now()
             if source.instance.content is not self._content and self._is_wanted_otherwise():
-                self.end("which partitions are wanted here has changed")
+                self.end("what is wanted here has changed")
                 return
         pool = source.pool
         received = link.last_received_seqno

@@ -55,6 +55,7 @@ from replicate.wire.message import (
     FEATURE_LOST,
     FEATURE_PARTITIONS,
     FEATURE_PATROL,
+    FEATURE_ROWS,
     FEATURE_SEED,
     FEATURE_SEED_PARTITIONS,
     FEATURE_SEED_REGIONS,
@@ -193,6 +194,11 @@ class ReceiverLink(Link):
     def can_subscribe(self) -> bool:
         """The source knows how to send some partitions only."""
         return self._both_can(FEATURE_PARTITIONS)
+
+    @property
+    def can_choose_rows(self) -> bool:
+        """Whether the source sends some rows of a table."""
+        return self._both_can(FEATURE_ROWS)
 
     @property
     def can_request_seed(self) -> bool:

@@ -46,6 +46,10 @@ MESSAGE_BYTES_MAX: Final = BATCH_BYTES_MAX + 64 * KIB
 HELLO_BYTES_MAX: Final = 4 * KIB
 """Largest wire message before the peer has said who it is."""
 
+ROWS_MAX: Final = 20
+ROWS_BYTES_MAX: Final = 2 * KIB
+"""Tables of which a secondary wants some rows, and their names and conditions together: a hello holds them."""
+
 CATALOGUE_BYTES_MAX: Final = 16 * MIB
 """All table definitions and history records together; sent in chunks on the wire."""
 

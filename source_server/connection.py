@@ -31,6 +31,7 @@ from replicate.errors import (
 )
 from replicate.filters.content import read_content, told_by
 from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
+from replicate.filters.rows import RowSelection
 from replicate.filters.selection import PartitionSelection
 from replicate.filters.switch import OFF
 from replicate.journal.reader import LargeTransaction
@@ -70,6 +71,7 @@ from source_server.lost import LostTaking
 from source_server.patrol import Patrol
 from source_server.reader import POOL, StreamReader
 from source_server.restart import Agreed, agree, agree_by_vector
+from source_server.rows import Selection, with_rows
 from source_server.seed import SeedKeeper, SeedSending
 from source_server.unseen import Unseen
 
@@ -140,7 +142,7 @@ class SourceConnection:
         self._streaming = trio.Event()
         self._agreed: Agreed | None = None
         self._filtering: SourceFiltering | None = None
-        self._selection: PartitionSelection | None = None
+        self._selection: Selection | None = None
         self._content, self._choice = consumer.instance.content, self._chosen_by()
         """The instance file, as it was read last, and what of it the stream was begun by."""
         self._seed: SeedSending | None = None
@@ -303,7 +305,7 @@ class SourceConnection:
                 f"{peer.name} may have partition {may} of {instance.name}, and asks for "
                 + (", ".join(map(known.name, more)) or "all"),
             )
-        if instance.told_held and not restart.partitions:
+        if instance.content.held is not None and not restart.partitions:
             raise refusal(
                 RefuseCode.PARTITION_REFUSED,
                 f"{instance.name} {instance.told_held}, and cannot send all of them",
@@ -324,17 +326,21 @@ class SourceConnection:
         definitions = agreed.known.newest().definitions
         # An instance that was made primary has never put a table there itself.
         keeps_back = known.keeps_back or any(one.partition == PARTITION_NONE for one in definitions.values())
-        if not restart.partitions and not keeps_back:
+        chosen = restart.partitions or keeps_back
+        partitions = PartitionSelection(restart.partitions or None, definitions) if chosen else None
+        assert self.link.peer is not None
+        is_filtered = self.consumer.filter.is_on
+        self._selection = with_rows(instance, self.link.peer, definitions, partitions, is_filtered=is_filtered)
+        if self._selection is None:
             return agreed
-        self._selection = PartitionSelection(restart.partitions or None, definitions)
         # What goes of the first parts of a large transaction is told again from its beginning.
         return replace(agreed, from_part=0)
 
     def _chosen_by(self) -> tuple[object, ...]:
-        """What decides which partitions go: those that there are, what is held here, what the peer may have."""
+        """What decides what goes: the partitions that there are, what is held here, what the peer may have."""
         content, name = self.consumer.instance.content, self.consumer.peer_name
         bound = next((one.partitions for one in content.peers if one.name == name), None)
-        return content.partitions, content.held, bound
+        return content.partitions, content.held, content.held_rows, bound
 
     def _is_chosen_otherwise(self) -> bool:
         """Whether that is not so any more. Cheap: the file is read when it has changed."""
@@ -486,6 +492,8 @@ class SourceConnection:
                 found = found if selection is None else selection.take(found)
                 self.link.check_known(found.data)
                 await self._pass_on(found)
+                if isinstance(selection, RowSelection):
+                    selection.check()
                 continue
             if selection is not None:
                 if not selection.takes_whole(found.commit_frame, found.partitions):
@@ -505,7 +513,7 @@ class SourceConnection:
             return unseen.take(found)
         return unseen.takes_large(found.commit_frame, found.parts) or found
 
-    async def _pass_selected(self, selection: PartitionSelection, large: LargeTransaction) -> None:
+    async def _pass_selected(self, selection: Selection, large: LargeTransaction) -> None:
         """What goes of a large transaction."""
         with closing(selection.large(large.commit_frame, large.parts(), secrets.randbits(64))) as items:
             while (item := await trio.to_thread.run_sync(next, items, None)) is not None:

@@ -25,10 +25,10 @@ from replicate.limits import PARTITION_DEFAULT, PARTITION_NONE
 from replicate.model.partitions import MOVED_EMPTY, Partitions
 from replicate.model.transaction import Op, TableDefinition
 from replicate.region.protocol import CapturedChanges
-from replicate.region.sqlite.empty import reading
 from replicate.region.sqlite.schema import assign_partition, recorded_definitions, sequence_value
 from replicate.region.sqlite.sql.names import fold, quote
 from replicate.region.sqlite.virtual_tables import tables_together
+from replicate.transfer.seed.rows import tables_by_partition
 
 LOCK_TIMEOUT_S = 30.0
 
@@ -68,12 +68,7 @@ def drop(instance: Instance, name: str) -> int:
 
 def tables_of(instance: Instance) -> dict[int, list[tuple[str, str]]]:
     """Partition -> region and name of each of its tables, of all regions that are here. Raises what reading raises."""
-    found: dict[int, list[tuple[str, str]]] = {}
-    for entry in instance.regions:
-        with reading(entry.path) as connection:
-            for one in recorded_definitions(connection):
-                found.setdefault(one.partition, []).append((entry.name, one.table))
-    return found
+    return tables_by_partition(instance)
 
 
 def assign(instance: Instance, name: str, tables: Sequence[str]) -> list[Move]:

@@ -1,6 +1,6 @@
 """Which partitions a secondary has: what is asked for, what is there, and what comes with the next seed.
 
-    instance file: subscription (wanted), held (there, and coming)
+    instance file: subscription (wanted), held (there, and coming); rows, held_rows: the same of conditions
 
 Guarantees: what is held is whole: rows of it have come from the secondary's first transaction, or from a seed, on. What
 is added to a secondary that has transactions waits for a seed, and the others go on meanwhile; what is removed stays
@@ -11,15 +11,27 @@ Leaves to others: asking for it (receiver_server/connection.py), and the seed (t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from replicate.daemon.files import DaemonFiles
 from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
+from replicate.filters.row_filter import parse
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
-from replicate.limits import PARTITION_DEFAULT, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM
+from replicate.limits import (
+    PARTITION_DEFAULT,
+    PARTITION_MAX,
+    PARTITION_NONE,
+    PARTITION_STREAM,
+    ROWS_BYTES_MAX,
+    ROWS_MAX,
+)
 from replicate.model.elements import DEFINITION, misfit
 from replicate.model.partitions import ALL
-from replicate.model.subscription import Subscription
+from replicate.model.subscription import Rows, Subscription, Table
+from replicate.region.sqlite.empty import reading
+from replicate.region.sqlite.virtual_tables import shadow_tables
+from replicate.transfer.seed.rows import definitions_here, require_table
 
 RECEIVER = "receiver"
 
@@ -39,7 +51,7 @@ def set_(instance: Instance, names: Sequence[str]) -> None:
                 where=str(instance.path),
                 do=f"Stop it first: replicate -i {instance.named} receiver stop",
             )
-        instance.change_subscription(lambda _: Subscription(wanted, wanted))
+        instance.change_subscription(lambda now: replace(now, wanted=wanted).seeded())
         return
     known = instance.partitions_now().names
     instance.change_subscription(lambda now: now.wanting(wanted, known))
@@ -62,6 +74,76 @@ def remove(instance: Instance, names: Sequence[str]) -> None:
             do=f"Stop its Receiver Server, or remove the instance: replicate -i {instance.named} instance remove",
         )
     set_(instance, [str(number) for number in left])
+
+
+def filter_(instance: Instance, table: str, condition: str | None) -> Table:
+    """Want of that table (TABLE, or REGION.TABLE) the rows that the condition finds; None: all of them. What is wanted
+    comes with the next copy of its rows; until then those are asked for that were copied. Region and name.
+
+    UsageError for a condition that cannot be read, or says nothing of the table as it is here; for a table that is not
+    here, where there are any, or has no rows of its own; and where all conditions together are too much for a hello.
+    PermissionRefusedError and AlreadyRunningError as `set_`."""
+    _require_secondary(instance)
+    if condition is not None:
+        condition = parse(condition).text
+    is_empty = _is_empty(instance)
+    if is_empty and DaemonFiles(instance.path, RECEIVER).lock.probe() is not None:
+        raise AlreadyRunningError(
+            "the Receiver Server may be filling this instance",
+            where=str(instance.path),
+            do=f"Stop it first: replicate -i {instance.named} receiver stop",
+        )
+    key = _key(instance, table, condition)
+    if condition is not None:
+        _require_room({**instance.content.rows, key: condition})
+
+    def change(now: Subscription) -> Subscription:
+        made = now.filtering(key, condition)
+        return made.seeded() if is_empty else made
+
+    instance.change_subscription(change)
+    return key
+
+
+def _key(instance: Instance, table: str, condition: str | None) -> Table:
+    """Region and name. Where no region is here nothing is known of tables, nor of a region that is not named."""
+    named, dot, name = table.partition(".")
+    asked = (named, name) if dot else ("", table)
+    if condition is None:
+        for key in (asked, ("", table)):
+            found = [one for one in instance.content.rows if one == key or (not key[0] and one[1] == key[1])]
+            if len(found) == 1:
+                return found[0]
+        raise NotFoundError(
+            f"no rows of table {table} are chosen" if not found else f"table {table} is in several regions",
+            where=str(instance.path),
+            do=f"See which are: replicate -i {instance.named} subscription filter",
+        )
+    if not instance.regions:
+        named_so = [one for one in instance.content.rows if not dot and one[1] == table]
+        return named_so[0] if len(named_so) == 1 else asked
+    known = definitions_here(instance)
+    if dot and named not in {entry.name for entry in instance.regions}:
+        asked = "", table
+    key = require_table(asked, condition, known)
+    with reading(instance.region(key[0]).path) as connection:
+        if key[1] in shadow_tables(connection):
+            raise UsageError(
+                f"table {table} is kept by a virtual table, and makes sense as a whole",
+                where=str(instance.path),
+                do="Name an ordinary table",
+            )
+    return key
+
+
+def _require_room(rows: Rows) -> None:
+    size = sum(len(text.encode()) for key, condition in rows.items() for text in (*key, condition))
+    if len(rows) > ROWS_MAX or size > ROWS_BYTES_MAX:
+        raise UsageError(
+            f"{len(rows)} tables with conditions of {size} bytes are more than a hello holds: {ROWS_MAX} tables, "
+            f"{ROWS_BYTES_MAX} bytes",
+            do="Say them shorter; or have a column that tells which rows are wanted",
+        )
 
 
 def _wanted(instance: Instance) -> tuple[int, ...]:

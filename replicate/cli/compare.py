@@ -198,7 +198,7 @@ def _with_digest(files: tuple[str, ...], at: int | None, timeout_s: float) -> in
     verdict = f"equal, {found.tables} tables" if found.equal else "DIFFERENT"
     lines = [f"{found.first} and {found.second} at seqno {found.seqno}: {verdict}"]
     lines += [f"  {d.region} {d.what}: {d.first or 'missing'} | {d.second or 'missing'}" for d in found.differences]
-    lines += [f"  {name}: left out, its partition is not in both" for name in found.left_out]
+    lines += [f"  {name}: left out, its rows are not all in both" for name in found.left_out]
     emit({"equal": found.equal, **plain(found)}, lines)
     others = {one.instance for one in told}
     if opened is not None and opened.name in others and str(uuid.UUID(bytes=opened.content.network)) == told[0].network:

@@ -1,4 +1,4 @@
-"""`replicate subscription set|add|remove|list|show`."""
+"""`replicate subscription set|add|remove|filter|list|show`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Noun)
 def subscription() -> None:
-    """Say which partitions' rows this secondary gets."""
+    """Say which partitions' rows, and which rows of a table, this secondary gets."""
 
 
 _with_parents = click.option(
@@ -87,6 +87,52 @@ def remove(name: tuple[str, ...], drop_rows: bool) -> None:
     _tell(opened)
 
 
+@subscription.command(name="filter")
+@click.argument("table", required=False, metavar="[REGION.]TABLE")
+@click.option("--where", "condition", metavar="CONDITION", help="The rows that are wanted, as in the WHERE of SQL.")
+@click.option("--none", "has_none", is_flag=True, help="All of its rows are wanted again.")
+def filter_(table: str | None, condition: str | None, has_none: bool) -> None:
+    """Get of a table the rows of a condition. Without a table: list the conditions.
+
+    It is in force with the next copy of the table's rows: the first seed, or `seed --restart`; or, of a partition that
+    was removed and added again, `seed --partition NAME`. Until then it stays as it was.
+    """
+    from replicate.admin.subscriptions import filter_ as done
+    from replicate.errors import UsageError
+
+    opened = open_instance(LOOKS if table is None else None)
+    if (condition is not None) + has_none != (table is not None):
+        raise UsageError("say a table with --where CONDITION, or with --none; or nothing, to list what there is")
+    if table is not None:
+        done(opened, table, condition)
+    choice = opened.content.choice
+    facts = [
+        {
+            "table": ".".join(filter(None, key)),
+            "wanted": choice.rows.get(key),
+            "held": choice.held_rows.get(key),
+            "in_force": key not in choice.uncopied,
+        }
+        for key in sorted({*choice.rows, *choice.held_rows})
+    ]
+    emit(facts, _row_lines(opened) or ["all rows of every table"])
+
+
+def _row_lines(opened: Instance) -> list[str]:
+    """The tables of which some rows are wanted, or here; nothing where there is none."""
+    choice = opened.content.choice
+    lines = []
+    for key in sorted({*choice.rows, *choice.held_rows}):
+        wanted, held = choice.rows.get(key), choice.held_rows.get(key)
+        told = f"the rows where {wanted}" if wanted is not None else "all rows"
+        if key in choice.uncopied:
+            told += f"; here until they are copied: {'all' if held is None else f'where {held}'}"
+        lines.append(f"table {'.'.join(filter(None, key))}: {told}")
+    if choice.uncopied:
+        lines.append(f"next: replicate -i {opened.named} seed --restart")
+    return lines
+
+
 @subscription.command(name="list")
 def list_() -> None:
     """List the partitions that are wanted, and those that are here."""
@@ -107,7 +153,7 @@ def show(name: tuple[str, ...]) -> None:
     numbers, tables = numbers_of(opened, name), tables_of(opened)
     held = [number for number in tables if opened.content.holds(number)]
     lacking = {(one.region, one.child): one for one in outside(references_of(opened), held)}
-    known = opened.content.partitions
+    known, rows = opened.content.partitions, opened.content.held_rows
     facts, lines = [], []
     for row in _rows(opened, numbers):
         names = sorted(tables.get(row.number, ()))
@@ -115,8 +161,9 @@ def show(name: tuple[str, ...]) -> None:
         lines.append(f"{row.name}, number {row.number}: {row.state}")
         for one in names:
             to = lacking.get(one)
+            some = f", the rows where {rows[one]}" if one in rows else ""
             more = f", refers to {to.parent}, which is in {known.name(to.parent_partition)}: not here" if to else ""
-            lines.append(f"  {'.'.join(one)}{more}")
+            lines.append(f"  {'.'.join(one)}{some}{more}")
     emit(facts, lines)
 
 
@@ -137,7 +184,7 @@ def _lines(opened: Instance, rows: list[_Subscribed]) -> list[str]:
     from replicate.admin.schema_run import own_elements
 
     if opened.content.subscription is None and opened.content.held is None:
-        return ["all partitions"]
+        return ["all partitions", *_row_lines(opened)]
     lines = columns([row.name, f"number {row.number}", row.state] for row in rows)
     if own := own_elements(opened):
         named = " and ".join((", ".join(own[:-1]), own[-1]) if len(own) > 1 else own)
@@ -145,7 +192,7 @@ def _lines(opened: Instance, rows: list[_Subscribed]) -> list[str]:
     waits = [row.number for row in rows if row.state in (WAITS, LOADING)]
     if waits:
         lines.append(f"next: replicate -i {opened.named} {opened.content.bringing(waits)}")
-    return lines
+    return [*lines, *_row_lines(opened)]
 
 
 def _outside(opened: Instance) -> list[str]:

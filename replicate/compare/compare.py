@@ -18,6 +18,7 @@ from typing import Final
 
 from xxhash import xxh3_128_hexdigest
 
+from replicate.compare.some_rows import SomeRows
 from replicate.door.barrier import Barrier
 from replicate.door.door import Door
 from replicate.door.snapshot import Snapshot, door_of, take_snapshot
@@ -144,12 +145,15 @@ def digest(instance: Instance, *, at: int | None = None, timeout_s: float, told:
     if told is not None and at is not None:
         told(CompareProgress(f"waiting for transaction {at}", "writers will stand still there for a moment"))
     with door_of(instance) as door, snapshot_at(door, at, timeout_s=timeout_s) as snapshot:
-        progress = _progress("digest", snapshot, told)
+        progress, holds = _progress("digest", snapshot, told), door.instance.content.holds_all_of
         return InstanceDigest(
             instance.name,
             snapshot.seqno,
             tuple(
-                (name, digests.digest_region(connection, progress=progress(name), holds=door.instance.content.holds))
+                (
+                    name,
+                    digests.digest_region(connection, progress=progress(name), holds=holds),
+                )
                 for name, connection in snapshot.regions.connections.items()
             ),
             str(uuid.UUID(bytes=instance.content.network)),
@@ -384,6 +388,10 @@ def not_in_both(first: Instance, second: Instance) -> frozenset[str]:
     )
 
 
+def _in_held_partition(instance: Instance) -> digests.Holds:
+    return lambda one: instance.content.holds(one.partition)
+
+
 def _compared(
     first: Instance,
     second: Instance,
@@ -406,16 +414,18 @@ def _compared(
             regions.append(RegionComparison(name, lacking.name, None, name in lacking.waiting))
         else:
             absent = [
-                digests.tables_without_rows(connection, instance.content.holds)
+                digests.tables_without_rows(connection, _in_held_partition(instance))
                 for instance, connection in ((first, here), (second, there))
             ]
+            some = SomeRows.between(name, first.content.held_rows, second.content.held_rows, here)
             found = digests.compare(
                 here,
                 there,
                 limit=limit,
                 progress=progress(name),
-                left_out=absent[0] | absent[1],
+                left_out=absent[0] | absent[1] | some.left_out,
                 elements=not_in_both(first, second),
+                where=(some.in_first, some.in_second),
             )
             regions.append(RegionComparison(name, "", found))
     return InstanceComparison(first.name, second.name, one.seqno, tuple(regions))

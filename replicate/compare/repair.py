@@ -168,6 +168,10 @@ class _Repairing:
                     one.content.holds(definition.partition) for one in (self._mended, self._like)
                 ):
                     why = "its partition is not in both"
+                elif definition is not None and not all(
+                    one.content.holds_all_of(definition) for one in (self._mended, self._like)
+                ):
+                    why = "some of its rows are in one of them only"
                 if why or definition is None:
                     found.left[f"{region}.{name}"] = why
                     continue

@@ -11,11 +11,22 @@ from typing import Final
 
 import replicate
 from replicate.instance.instance import Instance
+from replicate.model.subscription import Rows
 from replicate.model.takeover import Takeover
 from replicate.wire.message import Introduction
 
 FILTER_CHARACTERS_MAX: Final = 500
 """A hello is small."""
+
+
+def packed_rows(rows: Rows) -> tuple[str, ...]:
+    """As an Introduction tells them; `rows_told` reads it."""
+    return tuple(text for key, condition in sorted(rows.items()) for text in (*key, condition))
+
+
+def rows_told(told: tuple[str, ...]) -> Rows:
+    """The conditions that a peer has told."""
+    return {(told[at], told[at + 1]): told[at + 2] for at in range(0, len(told), 3)}
 
 
 def introduction(
@@ -35,4 +46,5 @@ def introduction(
         wall_ns=time.time_ns(),
         filter=told_by[:FILTER_CHARACTERS_MAX],
         takeovers=takeovers if content.told_role == "primary" else (),
+        rows=packed_rows(content.held_rows) if content.role == "secondary" else (),
     )

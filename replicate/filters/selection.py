@@ -159,30 +159,23 @@ class PartitionSelection:
     def takes_whole(self, commit_frame: bytes, partitions: Iterable[int]) -> bool:
         """Whether a large transaction over those partitions goes byte for byte: `large` says what does of any other.
         One that was told in other words may hold other partitions than it names."""
-        return read_head(commit_frame).kind == Kind.LARGE and all(map(self.wants, partitions))
+        return is_as_written(commit_frame) and all(map(self.wants, partitions))
 
     def large(self, commit_frame: bytes, parts: Iterable[bytes], token: int) -> Generator[StreamItem]:
         """What goes of a large transaction that does not go whole: parts under `token`, one that nobody else has, and
         the frame that commits them; or one frame, where one holds what is left. `parts`: its PART frames; what reading
         them raises."""
-        head = read_head(commit_frame)
-        made = Restating(head.seqno, head.origin, token)
-        for change in _changes(parts):
+        for item in told_large(commit_frame, self.wanted(parts), token):
+            self.kept_back += is_null(item)
+            yield item
+
+    def wanted(self, parts: Iterable[bytes]) -> Iterator[list[Any]]:
+        """The changes of it that go, one by one."""
+        for change in changes_in(parts):
             if change[0] == Op.DEFINE:
                 self._define(change[1], change[3])
             if self.wants(section_of(change[0], change[1], self._partitions)):
-                made.add(pack_changes(change))
-                if (ready := made.parts()) is not None:
-                    yield ready
-        made.close()
-        if (ready := made.parts()) is not None:
-            yield ready
-        frame = made.finish(head, "", ())
-        if made.is_large:
-            yield StreamLarge(head.seqno, frame)
-        else:
-            self.kept_back += not made.count
-            yield FrameBatch(head.seqno, head.seqno, 1, frame)
+                yield change
 
     def wants_all_of(self, parts: Iterable[bytes]) -> bool:
         """Whether every change of a large transaction is wanted, whatever partitions it names. `parts`: its PART
@@ -196,14 +189,40 @@ class PartitionSelection:
 
     def learn_large(self, parts: Callable[[], Iterable[bytes]]) -> None:
         """What a large transaction that goes whole defines. `parts` gives its PART frames, each time it is called."""
-        if not _defines(parts()):
+        if not may_define(parts()):
             return
-        for change in _changes(parts()):
+        for change in changes_in(parts()):
             if change[0] == Op.DEFINE:
                 self._define(change[1], change[3])
 
 
-def _defines(parts: Iterable[bytes]) -> bool:
+def told_large(commit_frame: bytes, changes: Iterable[list[Any]], token: int) -> Generator[StreamItem]:
+    """The large transaction with that commit frame as these changes: parts under `token`, and the frame that commits
+    them; or one frame, where one holds them."""
+    head = read_head(commit_frame)
+    made = Restating(head.seqno, head.origin, token)
+    for change in changes:
+        made.add(pack_changes(change))
+        if (ready := made.parts()) is not None:
+            yield ready
+    made.close()
+    if (ready := made.parts()) is not None:
+        yield ready
+    frame = made.finish(head, "", ())
+    yield StreamLarge(head.seqno, frame) if made.is_large else FrameBatch(head.seqno, head.seqno, 1, frame)
+
+
+def is_as_written(commit_frame: bytes) -> bool:
+    """Whether a large transaction was told in no other words: it holds the partitions that it names."""
+    return read_head(commit_frame).kind == Kind.LARGE
+
+
+def is_null(item: StreamItem) -> bool:
+    """Whether it is the NULL record of one transaction."""
+    return isinstance(item, FrameBatch) and read_head(item.data).kind == Kind.NULL
+
+
+def may_define(parts: Iterable[bytes]) -> bool:
     """Whether the parts may hold a definition. Cheap."""
     last = b""
     for frame in parts:
@@ -214,7 +233,7 @@ def _defines(parts: Iterable[bytes]) -> bool:
     return False
 
 
-def _changes(parts: Iterable[bytes]) -> Iterator[list[Any]]:
+def changes_in(parts: Iterable[bytes]) -> Iterator[list[Any]]:
     """The changes in the parts of a large transaction, one by one. JournalDamagedError."""
     reader, waiting = unpacker(), list[Any]()
     try:

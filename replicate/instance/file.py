@@ -30,7 +30,8 @@ from replicate.errors import (
 from replicate.limits import FORMAT_VERSION, NAME_PATTERN, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM, REGIONS_MAX
 from replicate.model.elements import elements_in, left_out
 from replicate.model.partitions import ONLY_DEFAULT, Partitions, unpack
-from replicate.model.subscription import Subscription
+from replicate.model.subscription import Rows, Subscription
+from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Origin
 from replicate.model.writers import SUPPLIER
 from replicate.system.os_errors import NO_DESCRIPTORS, exhausted, mend
@@ -60,9 +61,11 @@ WITH_LOADS: Final = 8
 WITH_ELEMENTS: Final = 9
 """Format of a file whose partitions hold audit elements: a release that does not know it would send schema changes to
 everybody."""
+WITH_ROWS: Final = 10
+"""Format of a file with `rows`: a release that does not know them would ask for all rows where some are here."""
 FORMATS: Final = (
     FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE, WITH_PARTITIONS, WITH_PACKETS, WITH_SUPPLIER, WITH_LOADS,
-    WITH_ELEMENTS,
+    WITH_ELEMENTS, WITH_ROWS,
 )  # fmt: skip
 ACTIVE: Final = "active"
 PASSIVE: Final = "passive"
@@ -219,6 +222,9 @@ class InstanceFile:
     """As in model/subscription.py, and so is what comes next."""
     removed: tuple[int, ...] = ()
     """Partitions that were held here once, and whose rows are as they were then."""
+    rows: Rows = field(default_factory=dict)
+    held_rows: Rows = field(default_factory=dict)
+    """On a secondary: of which tables some rows are wanted, and here."""
     is_supplier: bool = False
     """A primary that takes what other suppliers commit, beside its own transactions."""
 
@@ -261,12 +267,22 @@ class InstanceFile:
     @property
     def choice(self) -> Subscription:
         """What of the partitions is wanted here, is here, and is on its way."""
-        return Subscription(self.subscription, self.held, self.streamed, self.removed)
+        return Subscription(
+            self.subscription, self.held, self.streamed, self.removed, rows=self.rows, held_rows=self.held_rows
+        )
 
     def choosing(self, made: Subscription) -> InstanceFile:
         """The same with that choice."""
         streamed = dict(made.streamed)
-        return replace(self, subscription=made.wanted, held=made.held, streamed=streamed, removed=made.frozen)
+        return replace(
+            self,
+            subscription=made.wanted,
+            held=made.held,
+            streamed=streamed,
+            removed=made.frozen,
+            rows=dict(made.rows),
+            held_rows=dict(made.held_rows),
+        )
 
     def bringing(self, numbers: Collection[int]) -> str:
         """The arguments of the command that brings these partitions, which are wanted here: their rows beside the
@@ -287,20 +303,33 @@ class InstanceFile:
             return False
         return self.held is None or number in self.held
 
+    def holds_all_of(self, definition: TableDefinition) -> bool:
+        """Whether the rows of that table are here, all of them."""
+        return self.holds(definition.partition) and (definition.region, definition.table) not in self.held_rows
+
     @property
     def told_held(self) -> str:
-        """The end of a sentence about a secondary that has some partitions only; "" for any other."""
+        """The end of a sentence about a secondary that has some partitions, or some rows of a table, only; "" for any
+        other."""
+        some = told_rows(self.held_rows)
         if self.held is None:
-            return ""
+            return f"has {some}" if some else ""
         told = f"has the rows of {', '.join(map(self.partitions.name, self.held)) or 'no partition'} only"
         absent = left_out(self.partitions.elements, self.holds)
-        return told + (f", and does not get {', '.join(absent)}" if absent else "")
+        told += f", and does not get {', '.join(absent)}" if absent else ""
+        return f"{told}; it has {some}" if some else told
 
     def wants(self, number: int) -> bool:
         """Whether the rows of that partition are to be here."""
         if self.role == "secondary" and number == PARTITION_NONE:
             return False
         return self.subscription is None or number in self.subscription
+
+
+def told_rows(rows: Rows) -> str:
+    """Of these tables some rows, for the end of a sentence; "" for none."""
+    named = [f"{'.'.join(filter(None, key))} where {condition}" for key, condition in sorted(rows.items())]
+    return f"of table {', and of '.join(named)}, no other rows" if named else ""
 
 
 def _to_json(content: InstanceFile) -> dict[str, Any]:
@@ -341,10 +370,25 @@ def _to_json(content: InstanceFile) -> dict[str, Any]:
         | ({"held": list(content.held)} if content.held is not None else {})
         | ({"streamed": [list(one) for one in sorted(content.streamed.items())]} if content.streamed else {})
         | ({"removed": list(content.removed)} if content.removed else {})
+        | ({"rows": _packed_rows(content.rows)} if content.rows else {})
+        | ({"held_rows": _packed_rows(content.held_rows)} if content.held_rows else {})
     )
 
 
+def _packed_rows(rows: Rows) -> list[list[str]]:
+    return [[*key, condition] for key, condition in sorted(rows.items())]
+
+
+def _rows(facts: Any) -> Rows:
+    found = {(region, table): condition for region, table, condition in facts}
+    if not all(type(text) is str for key, condition in found.items() for text in (*key, condition)):
+        raise ValueError(f"rows {facts!r}")
+    return found
+
+
 def _format_of(content: InstanceFile) -> int:
+    if content.rows or content.held_rows:
+        return WITH_ROWS
     if content.partitions.elements:
         return WITH_ELEMENTS
     if content.streamed:
@@ -479,6 +523,8 @@ def decode(raw: bytes, where: str) -> InstanceFile:
             held=_numbers(facts.get("held")),
             streamed=dict(zip(_numbers(streamed) or (), map(int, streamed.values()), strict=True)),
             removed=_numbers(facts.get("removed")) or (),
+            rows=_rows(facts.get("rows", ())),
+            held_rows=_rows(facts.get("held_rows", ())),
             is_supplier=is_supplier,
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:

@@ -3,7 +3,8 @@
     wanted · begun (its stream is asked for) · streamed from N (journalled, not applied) · held · removed: frozen
 
 Guarantees: a partition is held only after its rows have been loaded as of a moment from which the stream has brought
-all of it; what is removed, and added again, is loaded again. A move that does not fit changes nothing.
+all of it; what is removed, and added again, is loaded again. A condition on a table's rows is asked for only since
+they were copied by it. A move that does not fit changes nothing.
 Leaves to others: asking for it, loading it (transfer/seed/partition.py), and what applies changes. Pure.
 """
 
@@ -22,18 +23,25 @@ FROZEN: Final = "frozen, as it was"
 NOT_WANTED: Final = "not wanted"
 
 Numbers = tuple[int, ...]
+Table = tuple[str, str]
+"""Region and name. Before the first seed the region may be unknown: ""."""
+Rows = Mapping[Table, str]
+"""Of tables of which some rows are wanted: the condition (filters/row_filter.py) that finds these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """Numbers are ascending. `wanted`, `held`: None means all of them. `streamed`: of each that is being loaded, or
     was, the first transaction from which on the journal here has all of its changes; 0: its stream has not begun.
-    `frozen`: those that were removed, and whose rows are still there as they were."""
+    `frozen`: those that were removed, and whose rows are still there as they were. `rows`: what is wanted of tables;
+    `held_rows`: by what their rows were copied, and come."""
 
     wanted: Numbers | None = None
     held: Numbers | None = None
     streamed: Mapping[int, int] = field(default_factory=dict)
     frozen: Numbers = ()
+    rows: Rows = field(default_factory=dict)
+    held_rows: Rows = field(default_factory=dict)
 
     def holds(self, number: int) -> bool:
         """Whether its rows are here, all of them, and changes of it are applied."""
@@ -68,7 +76,19 @@ class Subscription:
             return WAITS
         return FROZEN if number in self.frozen else NOT_WANTED
 
+    @property
+    def uncopied(self) -> tuple[Table, ...]:
+        """Tables whose rows are wanted by another condition than the one that they were copied by."""
+        return tuple(
+            sorted(one for one in {*self.rows, *self.held_rows} if self.rows.get(one) != self.held_rows.get(one))
+        )
+
     # Moves.
+
+    def filtering(self, table: Table, condition: str | None) -> Subscription:
+        """Of that table the rows by that condition are wanted; None: all of them."""
+        rows = {key: one for key, one in self.rows.items() if key != table}
+        return replace(self, rows=rows if condition is None else {**rows, table: condition})
 
     def wanting(self, wanted: Numbers | None, known: Collection[int]) -> Subscription:
         """Of a secondary that has transactions: what is wanted no more is not held any more, and stays as it was
@@ -79,13 +99,18 @@ class Subscription:
         were = known if self.held is None else {*self.held, *self.streamed}
         frozen = tuple(sorted({*self.frozen, *(one for one in were if one not in wanted)}))
         streamed = {one: first for one, first in self.streamed.items() if one in wanted}
-        return Subscription(wanted, held, streamed, frozen)
+        return replace(self, wanted=wanted, held=held, streamed=streamed, frozen=frozen)
 
-    def begun(self, numbers: Collection[int]) -> Subscription:
-        """The stream of these is to begin, from a place that is not known yet. Those that are held, or begun, stay as
-        they are."""
+    def begun(self, numbers: Collection[int], tables: Mapping[int, Collection[Table]] | None = None) -> Subscription:
+        """The stream of these is to begin, from a place that is not known yet, by what is wanted now of their `tables`.
+        Those that are held, or begun, stay as they are."""
         new = {one: 0 for one in numbers if not self.holds(one) and one not in self.streamed}
-        return replace(self, streamed={**self.streamed, **new}) if new else self
+        if not new:
+            return self
+        of_them = {table for number in new for table in (tables or {}).get(number, ())}
+        kept = {key: one for key, one in self.held_rows.items() if key not in of_them}
+        wanted = {key: one for key, one in self.rows.items() if key in of_them}
+        return replace(self, streamed={**self.streamed, **new}, held_rows={**kept, **wanted})
 
     def streaming_from(self, seqno: int, asked: Collection[int]) -> Subscription:
         """A stream of those that were `asked` for begins with transaction `seqno`."""
@@ -107,7 +132,7 @@ class Subscription:
 
     def seeded(self) -> Subscription:
         """The rows of all that is wanted are here, with a seed, and of nothing else."""
-        return Subscription(self.wanted, self.wanted)
+        return Subscription(self.wanted, self.wanted, rows=self.rows, held_rows=self.rows)
 
     def dropped(self, numbers: Collection[int]) -> Subscription:
         """The rows that had stayed of these are gone."""

@@ -226,6 +226,11 @@ def _waiting(instance: Instance) -> Iterator[Finding]:
         text = f"region {name} was added on the primary, and waits here for its seed; the others go on"
         yield Finding("REGION_WAITS", text, f"replicate -i INSTANCE seed --region {name}", name)
     content, choice = instance.content, instance.content.choice
+    for key in choice.uncopied:
+        wanted, table = choice.rows.get(key), ".".join(filter(None, key))
+        what = f"the rows where {wanted}" if wanted is not None else "all rows"
+        text = f"of table {table} {what} are wanted, and are here with the next copy of them"
+        yield Finding("ROWS_WAIT", text, "replicate -i INSTANCE seed --restart", table)
     if content.held is None:
         return
     known, told = content.partitions, instance.told_held

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 import msgpack
 
 from replicate.errors import InternalError, ProtocolViolationError, ReplicateError
-from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX, NAME_PATTERN, PARTITION_MAX, REGIONS_MAX
+from replicate.limits import BATCH_BYTES_MAX, CATALOGUE_BYTES_MAX, NAME_PATTERN, PARTITION_MAX, REGIONS_MAX, ROWS_MAX
 from replicate.model.takeover import TAKEOVERS_MAX, Takeover
 from replicate.model.vector import U32_MAX, U64_MAX, SynchronizationVector, pack_chains, unpack_chains
 from replicate.wire.frame import pack_wire_frame
@@ -154,6 +154,12 @@ def _facts(value: object) -> tuple[tuple[str, int | str], ...]:
     )
 
 
+def _rows(value: object) -> tuple[str, ...]:
+    if type(value) is not list or len(value) % 3 or len(value) > 3 * ROWS_MAX:
+        _bad("tables with a condition")
+    return tuple(_text(item) for item in value)
+
+
 def _takeovers(value: object) -> tuple[Takeover, ...]:
     if type(value) is not list or len(value) > TAKEOVERS_MAX:
         _bad("a list of takeovers")
@@ -172,7 +178,7 @@ def _after(value: object) -> int:
 
 _TAKEOVER: Final[tuple[Callable[[Any], Any], ...]] = (_name, _uuid, _u32, _u32, _after, _u64, _u64)
 _INTRODUCTION: Final[tuple[Callable[[Any], Any], ...]] = (
-    _uuid, _uuid, _name, _name, _u32, _text, _texts, _u32, _u32, _u64, _text, _takeovers,
+    _uuid, _uuid, _name, _name, _u32, _text, _texts, _u32, _u32, _u64, _text, _takeovers, _rows,
 )  # fmt: skip
 _INTRODUCTION_LEAST: Final = 10
 """Of its fields: what comes later has a default."""
@@ -377,15 +383,14 @@ def _introduced(who: Introduction) -> list[object]:
     return [
         who.network, who.instance, who.name, who.role, who.incarnation, who.release, list(who.features),
         who.batch_bytes_max, who.heartbeat_period_ms, who.wall_ns,
-        *([who.filter] if who.filter or who.takeovers else []), *_packed_takeovers(who.takeovers),
+        *([who.filter] if who.filter or who.takeovers or who.rows else []),
+        *([_packed_takeovers(who.takeovers)] if who.takeovers or who.rows else []),
+        *([list(who.rows)] if who.rows else []),
     ]  # fmt: skip
 
 
 def _packed_takeovers(found: tuple[Takeover, ...]) -> list[object]:
-    """The last field of an introduction; none where there is nothing to tell."""
-    if not found:
-        return []
-    return [[[t.name, t.instance, t.incarnation, t.ended, t.after, t.place, t.chain] for t in found[-TAKEOVERS_MAX:]]]
+    return [[t.name, t.instance, t.incarnation, t.ended, t.after, t.place, t.chain] for t in found[-TAKEOVERS_MAX:]]
 
 
 def _cut(text: str) -> str:

@@ -86,6 +86,11 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
         "Say on the secondary what is wanted: replicate -i INSTANCE subscription set NAME…; or have the source give it "
         "more: replicate -i INSTANCE peer add NAME HOST:PORT --partitions NAME,… --replace",
     ),
+    RefuseCode.ROWS_REFUSED: (
+        PeerRefusedError,
+        "Say on the secondary which rows are wanted (replicate -i SECONDARY subscription filter TABLE --where …, or "
+        f"--none), and load them again: {_ANEW}",
+    ),
     RefuseCode.RETIRED: (
         PeerRefusedError,
         "It was said to be gone for good, and what it wrote is another one's now. Look at what only it has (`replicate "

@@ -98,9 +98,11 @@ FEATURE_SEED_PARTITIONS: Final = "seed-3"
 """A source that can send a seed of some partitions beside the stream."""
 FEATURE_ELEMENTS: Final = "elements-1"
 """A receiver that knows definitions which come without the statement that made them."""
+FEATURE_ROWS: Final = "rows-1"
+"""A source that sends of a table the rows of a condition, where the receiver's hello names one."""
 FEATURES: Final = (
     FEATURE_ZSTD, FEATURE_SEED, FEATURE_LOST, FEATURE_ROLES, FEATURE_FILTER, FEATURE_SEED_REGIONS, FEATURE_PATROL,
-    FEATURE_PARTITIONS, FEATURE_SEED_PARTITIONS, FEATURE_ELEMENTS,
+    FEATURE_PARTITIONS, FEATURE_SEED_PARTITIONS, FEATURE_ELEMENTS, FEATURE_ROWS,
 )  # fmt: skip
 """Features that this release knows; used when both sides name them. An unknown name is ignored, never guessed at."""
 FEATURE_SINCE: Final = {**dict.fromkeys(FEATURES, 2), FEATURE_ZSTD: 0, FEATURE_SEED: 1}
@@ -225,6 +227,7 @@ class RefuseCode(StrEnum):
     TOO_OLD = "TOO_OLD"
     FILTER_MISMATCH = "FILTER_MISMATCH"
     PARTITION_REFUSED = "PARTITION_REFUSED"
+    ROWS_REFUSED = "ROWS_REFUSED"
     RETIRED = "RETIRED"
     INTERNAL = "INTERNAL"
 
@@ -235,8 +238,8 @@ class Introduction:
 
     `heartbeat_period_ms`: how often the speaker gives a sign of life; the listener waits for at least two of them.
     `filter`: the filters that what it sends has gone through, or that what it receives will; "" for none.
-    `takeovers`: of a primary, the newest records by which origins of others were ended, oldest first. Both stand last,
-    and only where there are any: releases 1.1 pass over them.
+    `takeovers`: of a primary, the newest records by which origins of others were ended, oldest first. `rows`: of each
+    table of which a secondary wants some, region, name, condition. These stand last, and only where there are any.
     """
 
     network: bytes
@@ -251,6 +254,7 @@ class Introduction:
     wall_ns: int = 0
     filter: str = ""
     takeovers: tuple[Takeover, ...] = ()
+    rows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from replicate.door.recovery.opening import close_door, make_chain
 from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.door.snapshot import door_of
 from replicate.filters.restating import StreamLarge
+from replicate.filters.rows import RowSelection
 from replicate.filters.selection import PartitionSelection
 from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import Instance
@@ -114,7 +115,7 @@ class Pair:
         bound = self.last_seqno() if upto is None else upto
         reader = ChainReader(make_chain(self.primary), pool.last_received_seqno + 1)
         self.secondary.reload()
-        selection: PartitionSelection | None = None
+        selection: PartitionSelection | RowSelection | None = None
         if self.secondary.content.held is not None or self.primary.partitions_now().keeps_back:
             with door_of(self.primary) as door:
                 definitions = door.catalogue_now().definitions
@@ -124,6 +125,10 @@ class Pair:
             if asked is not None:  # as the Receiver Server does at the start of a stream
                 first = pool.last_received_seqno + 1
                 self.secondary.change_subscription(lambda now: now.streaming_from(first, asked))
+        if self.secondary.content.held_rows:
+            with door_of(self.primary) as door:
+                definitions = door.catalogue_now().definitions
+            selection = RowSelection(self.secondary.content.held_rows, definitions, selection)
         try:
             while (found := reader.read(record_bytes, bound)) is not None:
                 if selection is not None and isinstance(found, FrameBatch):
@@ -213,7 +218,7 @@ def deliver_large(pool: ReceivePool, large: LargeTransaction) -> bool:
     return pool.offer(large.commit_frame, large.seqno, large.seqno, 1, RecordKind.LARGE)
 
 
-def deliver_selected(pool: ReceivePool, selection: PartitionSelection, large: LargeTransaction) -> bool:
+def deliver_selected(pool: ReceivePool, selection: PartitionSelection | RowSelection, large: LargeTransaction) -> bool:
     """What goes of a large transaction; False when the pool is full."""
     for item in selection.large(large.commit_frame, large.parts(), large.token ^ 1):
         if isinstance(item, FrameBatch):

@@ -23,7 +23,7 @@ from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.filters.content import read_content
 from replicate.instance.archive_mark import archived_seqno, note_archived
-from replicate.instance.file import read_file
+from replicate.instance.file import read_file, told_rows
 from replicate.instance.instance import FILE_NAME as INSTANCE
 from replicate.instance.instance import STAGE_DIRECTORY, Instance
 from replicate.journal.chain import Chain
@@ -129,11 +129,11 @@ def require_secondary(instance: Instance) -> None:
 
 
 def require_whole_journal(path: Path) -> None:
-    """UsageError where `path` is an instance, or a copy of one, that has the rows of some partitions only: its journal
-    would pass for a whole one."""
-    if (path / INSTANCE).is_file() and read_file(path / INSTANCE).held is not None:
+    """UsageError where `path` is an instance, or a copy of one, that has some partitions, or some rows, only: its
+    journal would pass for a whole one."""
+    if (path / INSTANCE).is_file() and (told := read_file(path / INSTANCE).told_held):
         raise UsageError(
-            "the journal is that of an instance with the rows of some partitions only",
+            f"the journal is that of an instance which {told}",
             where=str(path),
             do="Name the journal of one that has all, or an archive of that",
         )
@@ -143,6 +143,13 @@ def require_own_words(instance: Instance, names: Sequence[str | Path]) -> None:
     """UsageError where what is here went through a filter, or a filter is set on the way from these journals: they have
     the same transactions in other words, and nothing in them says so."""
     instance.refuse_partial("a journal would bring the others, too")
+    if instance.content.rows:
+        raise UsageError(
+            f"of {instance.name} is wanted {told_rows(instance.content.rows)}, and a journal brings all",
+            where=str(instance.path),
+            do=f"Let the stream bring it; or have all rows: replicate -i {instance.named} subscription filter TABLE "
+            "--none",
+        )
     for name in names:
         path = local_path(archive_uri(str(name)))
         if path is not None:

@@ -9,7 +9,7 @@ Refuses to know: at which sequence number a snapshot was taken, and how to make 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -49,8 +49,8 @@ DIFFERENCES_DEFAULT: Final = 10
 _ELEMENTS: Final = {"table": DEFINITION, "view": DEFINITION, "index": STORAGE, "trigger": SECTION}
 """Of what sqlite_schema knows."""
 
-Holds = Callable[[int], bool]
-"""Whether the rows of a partition are there, by its number."""
+Holds = Callable[[TableDefinition], bool]
+"""Whether the rows of a table are there, all of them."""
 Progress = Callable[[str, int], None]
 """Called with a table's name and the rows of it that have been read, after each chunk."""
 
@@ -58,7 +58,7 @@ Progress = Callable[[str, int], None]
 @dataclass(frozen=True, slots=True)
 class TableDigest:
     """One table: its rows' number and the 128-bit digest of its definition and rows, in hexadecimal; "" for a table
-    whose rows are not here, since its partition is not."""
+    whose rows are not all here."""
 
     table: str
     rows: int
@@ -81,7 +81,7 @@ class TableVerdict(Enum):
     DIFFERENT = "different"
     ONLY_FIRST = "missing in the second"
     ONLY_SECOND = "missing in the first"
-    LEFT_OUT = "left out, its partition is not in both"
+    LEFT_OUT = "left out, its rows are not all in both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def _snapshot(connection: apsw.Connection) -> Iterator[None]:
 # Reading a table in canonical order.
 
 
-def _read(connection: apsw.Connection, definition: TableDefinition, *, raw: bool) -> Iterable[Any]:
+def _read(connection: apsw.Connection, definition: TableDefinition, *, raw: bool, where: str = "") -> Iterable[Any]:
     names = [quote(column.name) for column in definition.columns]
     collations = [column.collation for column in definition.columns]
     if definition.rowid:
@@ -187,7 +187,8 @@ def _read(connection: apsw.Connection, definition: TableDefinition, *, raw: bool
     if raw:
         pairs = ((f"typeof({name})", f"iif(typeof({name}) = 'text', CAST({name} AS BLOB), {name})") for name in names)
         selected = list(chain.from_iterable(pairs))
-    source = f"FROM main.{quote(definition.table)} ORDER BY {order}"
+    chosen = f"WHERE {where} " if where else ""
+    source = f"FROM main.{quote(definition.table)} {chosen}ORDER BY {order}"
     return read_rows(connection, selected, source, can_cache=False)
 
 
@@ -236,7 +237,7 @@ def digest_table(connection: apsw.Connection, table: str, *, progress: Progress 
 def digest_region(
     connection: apsw.Connection, *, progress: Progress | None = None, holds: Holds | None = None
 ) -> RegionDigest:
-    """The digests of all user tables, sqlite_sequence and the schema, from one snapshot. `holds`: which partitions'
+    """The digests of all user tables, sqlite_sequence and the schema, from one snapshot. `holds`: which tables'
     rows are here; None: all."""
     with _snapshot(connection):
         others = own_tables(connection)
@@ -262,10 +263,10 @@ def digest_region(
 
 
 def tables_without_rows(connection: apsw.Connection, holds: Holds | None) -> frozenset[str]:
-    """The tables whose partition `holds` does not know."""
+    """The tables whose rows `holds` says are not here, or not all."""
     if holds is None:
         return frozenset()
-    return frozenset(one.table for one in recorded_definitions(connection) if not holds(one.partition))
+    return frozenset(one.table for one in recorded_definitions(connection) if not holds(one))
 
 
 def _counters(connection: apsw.Connection, without: Container[str]) -> Iterator[Any]:
@@ -283,9 +284,11 @@ def compare(
     progress: Progress | None = None,
     left_out: frozenset[str] = frozenset(),
     elements: frozenset[str] = frozenset(),
+    where: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
 ) -> Comparison:
     """Compare two regions, each in one snapshot; at most `limit` differing rows are kept for each table. `left_out`:
-    tables whose rows are not in both; `elements`: audit elements that are not.
+    tables whose rows are not in both; `elements`: audit elements that are not. `where`: on either side, of tables of
+    which the other side has some rows only, the condition of these in SQL.
 
     The snapshots are the callers' where they hold transactions: then the comparison is at the moment they chose.
     """
@@ -304,7 +307,8 @@ def compare(
             elif name in left_out:
                 tables.append(TableComparison(name, TableVerdict.LEFT_OUT, "", 0, 0, ()))
             else:
-                tables.append(compare_table(first, second, name, limit=limit, progress=progress))
+                some = where[0].get(name, ""), where[1].get(name, "")
+                tables.append(compare_table(first, second, name, limit=limit, progress=progress, where=some))
         apart = counted_apart(first) | counted_apart(second)
         tables.extend(_compare_sequences(first, second, limit, progress, others | left_out | apart))
         return Comparison(tuple(tables), schema_differences(first, second, others, elements))
@@ -317,8 +321,10 @@ def compare_table(
     *,
     limit: int = DIFFERENCES_DEFAULT,
     progress: Progress | None = None,
+    where: tuple[str, str] = ("", ""),
 ) -> TableComparison:
-    """Compare one table that both have. Raises NotSupportedError (no such ordinary table) and what SQLite says."""
+    """Compare one table that both have; `where`: of each side's rows only those. Raises NotSupportedError (no such
+    ordinary table) and what SQLite says."""
     with _snapshot(first), _snapshot(second):
         one, other = read_alike(first, second, table)
         difference = definition_difference(one, other)
@@ -328,15 +334,15 @@ def compare_table(
         walk = _Walk(table, names, one.key, limit, progress)
         try:
             return walk.compare(
-                _read(first, one, raw=False),
-                _read(second, other, raw=False),
+                _read(first, one, raw=False, where=where[0]),
+                _read(second, other, raw=False, where=where[1]),
             )
         except UnicodeDecodeError:
             raw_names = tuple(name for column in names for name in (f"{column} (storage class)", column))
             walk = _Walk(table, raw_names, tuple(2 * ordinal + 1 for ordinal in one.key), limit, progress, raw=True)
             return walk.compare(
-                _read(first, one, raw=True),
-                _read(second, other, raw=True),
+                _read(first, one, raw=True, where=where[0]),
+                _read(second, other, raw=True, where=where[1]),
             )
 
 

@@ -1,11 +1,12 @@
-"""Taking the rows of whole partitions out of a copy of a region, so that they never leave this host, or never arrive.
+"""Taking rows out of a copy of a region, so that they never leave this host, or never arrive: those of whole
+partitions, and of a table those that a condition does not find.
 
 The copy is written again after that: pages that were free, and what is left of old rows in pages that others use now,
 may hold rows that were deleted long before.
 
 Guarantees: of the rows nothing is left in the file, also not of those that were there once; the tables stay, with their
 definitions, indexes and guards, and so does every other row, under its rowid.
-Leaves to others: which partitions go. Only for a copy that nobody else has open.
+Leaves to others: which rows go. Only for a copy that nobody else has open.
 """
 
 from __future__ import annotations
@@ -17,29 +18,39 @@ from pathlib import Path
 import apsw
 
 from replicate.errors import InternalError
-from replicate.model.transaction import Catalogue
+from replicate.model.transaction import Catalogue, TableDefinition
 from replicate.region.sqlite.adopt_copy import becoming_whole
 from replicate.region.sqlite.bookkeeping import clear_ring
 from replicate.region.sqlite.schema import recorded_definitions
 from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.virtual_tables import shadow_tables, virtual_tables
 
+Where = Callable[[TableDefinition], str]
+"""The condition, in SQL, of the rows of a table that are kept; "" for all of them."""
 
-def take_out(path: Path, keeps: Callable[[int], bool], known: Catalogue | None = None) -> list[str]:
-    """Take the rows of each table out of the copy whose partition `keeps` does not know; the tables that are empty now.
-    `known`: what was in force at the copy; where all of it is kept the copy is not opened.
+
+def _all_rows(_definition: TableDefinition) -> str:
+    return ""
+
+
+def take_out(
+    path: Path, keeps: Callable[[int], bool], known: Catalogue | None = None, *, where: Where = _all_rows
+) -> list[str]:
+    """Take the rows of each table out of the copy whose partition `keeps` does not know, and of each other table those
+    that are not `where`; the tables that have lost rows. `known`: what was in force at the copy; where all of it is
+    kept the copy is not opened.
 
     Raises RegionDamagedError, DiskFullError, InternalError and what SQLite says; the copy must be thrown away then.
     """
-    if known is not None and all(keeps(one.partition) for one in known.in_force().values()):
+    if known is not None and all(keeps(one.partition) and not where(one) for one in known.in_force().values()):
         return []
     again = path.with_name(f"{path.name}.again")
     again.unlink(missing_ok=True)
     try:
         with becoming_whole(path, plain=True) as connection:
-            if all(keeps(one.partition) for one in recorded_definitions(connection)):
+            if all(keeps(one.partition) and not where(one) for one in recorded_definitions(connection)):
                 return []
-            emptied = _take_out(connection, keeps)
+            emptied = _take_out(connection, keeps, where)
             connection.execute("VACUUM INTO ?", (os.fspath(again),))
             _check_rowids(connection, again)
         os.chmod(again, 0o600)
@@ -69,8 +80,10 @@ def _check_rowids(connection: apsw.Connection, again: Path) -> None:
         written.close(True)
 
 
-def _take_out(connection: apsw.Connection, keeps: Callable[[int], bool]) -> list[str]:
-    gone = [one.table for one in recorded_definitions(connection) if not keeps(one.partition)]
+def _take_out(connection: apsw.Connection, keeps: Callable[[int], bool], where: Where) -> list[str]:
+    tables = recorded_definitions(connection)
+    gone = [one.table for one in tables if not keeps(one.partition)]
+    some = {one.table: where(one) for one in tables if keeps(one.partition) and where(one)}
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
     connection.pragma("foreign_keys", False)
     shadows = shadow_tables(connection)
@@ -90,6 +103,8 @@ def _take_out(connection: apsw.Connection, keeps: Callable[[int], bool]) -> list
         for table in gone:
             if table not in made_by:
                 connection.execute(f"DELETE FROM main.{quote(table)}")
+        for table, kept in some.items():
+            connection.execute(f"DELETE FROM main.{quote(table)} WHERE ({kept}) IS NOT TRUE")
         if connection.table_exists("main", "sqlite_sequence"):
             connection.executemany("DELETE FROM main.sqlite_sequence WHERE name = ?", [(table,) for table in gone])
         clear_ring(connection)
@@ -97,4 +112,4 @@ def _take_out(connection: apsw.Connection, keeps: Callable[[int], bool]) -> list
     except BaseException:
         connection.execute("ROLLBACK")
         raise
-    return gone
+    return [*gone, *some]

@@ -38,6 +38,7 @@ from replicate.transfer.seed.install import (
     settle,
 )
 from replicate.transfer.seed.make import leaves, leaving, register_consumer, require_whole
+from replicate.transfer.seed.rows import place_rows_in
 
 LOCK_TIMEOUT_S: Final = 30.0
 
@@ -107,6 +108,7 @@ def _seed(primary: Instance, secondary: Instance, progress: Progress | None, tim
         with take_absorbed(door, timeout_s=timeout_s) as snapshot:
             refuse_from(primary, snapshot.regions.connections)
             refuse_into(secondary, snapshot.regions.connections)
+            place_rows_in(secondary.content.rows, snapshot.regions.connections)
             begin(secondary, primary.name)
             copies = copies_directory(secondary)
             for name, connection in snapshot.regions.connections.items():

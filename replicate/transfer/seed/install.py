@@ -14,7 +14,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +35,6 @@ from replicate.errors import (
 from replicate.filters.content import forget_content
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import REBUILDING_MARKER, Instance
-from replicate.model.subscription import Subscription
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position
 from replicate.pool.shared_memory import PoolKind, retire
@@ -51,6 +50,7 @@ from replicate.system.os_errors import io_error
 from replicate.transfer.container import NO_ID, SeedHeader
 from replicate.transfer.seed.file import SeedReader, require_free
 from replicate.transfer.seed.filtered import refuse_copies_into
+from replicate.transfer.seed.rows import place_rows, where_of
 
 COPIES: Final = "seed"
 """Directory (in the instance's regions) of the copies that are not yet in their places."""
@@ -205,8 +205,10 @@ def settle(
     Raises RegionDamagedError, DiskFullError, BusyError and what SQLite says; the instance stays marked then.
     """
     made: list[tuple[str, bytes, Path]] = []
+    choice = secondary.change_subscription(lambda now: replace(now, rows=place_rows(now.rows, copies)).seeded())
+    where = where_of(choice.held_rows)
     for name in names:
-        take_out(copies / f"{name}.db", secondary.content.wants, catalogue)
+        take_out(copies / f"{name}.db", secondary.content.wants, catalogue, where=where)
         region = uuid.uuid4().bytes
         adopt_at(
             copies / f"{name}.db",
@@ -218,7 +220,6 @@ def settle(
             csn=csn,
         )
         made.append((name, region, secondary.path / "regions" / f"{name}.db"))
-    secondary.change_subscription(Subscription.seeded)
     secondary.raise_incarnation()  # its numbers stand for other transactions now: a lost file says of whose it is
     begin_journal(secondary, position, catalogue)
     hit("seed.journal_begun")
@@ -306,6 +307,7 @@ def install_checked(
         copies = copies_directory(secondary)
         try:
             extract(reader, copies, progress)
+            place_rows(secondary.content.rows, copies)
             if came is not None:
                 came(copies)
         except BaseException:

@@ -44,6 +44,7 @@ from replicate.region.sqlite.snapshot import copy_pages, size_of
 from replicate.transfer.container import NO_ID, SeedHeader, SeedRegion, file_bytes, pack_catalogue
 from replicate.transfer.seed.file import SPARE_BYTES, SeedWriter, require_absent, require_free
 from replicate.transfer.seed.filtered import refuse_from
+from replicate.transfer.seed.rows import refuse_some_rows
 from replicate.wire.introduction import refusal
 from replicate.wire.message import RefuseCode
 
@@ -111,9 +112,11 @@ def kept_seed(primary: Instance, consumer: str) -> Path:
 
 
 def require_whole(primary: Instance) -> None:
-    """TryAgainError while a region waits for its seed here: a copy of this instance would lack it, and not know. Reads
-    the instance file again: a Source Server has opened it long ago."""
+    """TryAgainError while a region waits for its seed here: a copy of this instance would lack it, and not know;
+    UsageError where it has some rows of a table. Reads the instance file again: a Source Server has opened it long
+    ago."""
     primary.reload()
+    refuse_some_rows(primary)
     if primary.waiting:
         raise TryAgainError(
             f"region {primary.waiting[0]} is not in {primary.name} yet, and waits for its own seed",
@@ -123,8 +126,10 @@ def require_whole(primary: Instance) -> None:
 
 
 def require_regions(primary: Instance, names: Sequence[str]) -> None:
-    """NotFoundError unless it has all of these. Reads the instance file again."""
+    """NotFoundError unless it has all of these, UsageError where it has some rows of a table. Reads the instance file
+    again."""
     primary.reload()
+    refuse_some_rows(primary)
     here = [entry.name for entry in primary.regions]
     for name in names:
         if name not in here:

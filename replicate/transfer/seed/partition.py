@@ -55,6 +55,7 @@ from replicate.transfer.seed.filtered import refuse_beside
 from replicate.transfer.seed.incoming import Incoming, seed_directory
 from replicate.transfer.seed.install import check_header, copies_directory, extract, seed_lock, silent
 from replicate.transfer.seed.make import make_seed, require_partitions
+from replicate.transfer.seed.rows import tables_by_partition, where_of
 
 STREAM_WAIT_S: Final = 60.0
 LOOK_S: Final = 0.1
@@ -94,8 +95,9 @@ def loading(secondary: Instance, numbers: Sequence[int]) -> Iterator[None]:
         if not set(numbers) <= set(secondary.content.choice.loading):
             Incoming(seed_directory(secondary.path)).discard()  # of a time before
             hit("partition.discarded")
+            tables = tables_by_partition(secondary)
             with update_aside(secondary):  # it knows what is held when it begins
-                secondary.change_subscription(lambda now: now.begun(numbers))
+                secondary.change_subscription(lambda now: now.begun(numbers, tables))
                 hit("partition.begun")
         with door_of(secondary) as door:
             last = int(door.words[word.LAST_SEQNO])
@@ -248,8 +250,8 @@ def _check_begun(secondary: Instance, header: SeedHeader, numbers: Sequence[int]
 
 def _adopt(secondary: Instance, header: SeedHeader, directory: Path, name: str, keeps: frozenset[int]) -> _Copy:
     content, path = secondary.content, directory / f"{name}.db"
-    if header.partitions is None or not keeps.issuperset(header.partitions):
-        take_out(path, keeps.__contains__)
+    if content.held_rows or header.partitions is None or not keeps.issuperset(header.partitions):
+        take_out(path, keeps.__contains__, where=where_of(content.held_rows))
     set_init(path, secondary.config.region.init, name)
     copy = _Copy(name, path, uuid.uuid4().bytes)
     adopt_at(

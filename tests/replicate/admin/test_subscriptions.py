@@ -377,6 +377,8 @@ def test_what_is_refused(pair: Pair) -> None:
     try:
         with pytest.raises(AlreadyRunningError):
             subscriptions.set_(pair.secondary, ["sales"])
+        with pytest.raises(AlreadyRunningError):
+            subscriptions.filter_(pair.secondary, "t1", "v > 3")
     finally:
         os.close(fd)
     subscriptions.set_(pair.secondary, ["63"])  # whatever it will be called
@@ -419,3 +421,34 @@ def test_a_seed_file_in_each_mode_of_giving_pages_back(
     connection = apsw.Connection(str(pair.secondary.region("main").path), flags=apsw.SQLITE_OPEN_READONLY)
     assert connection.pragma("auto_vacuum") == ["NONE", "FULL", "INCREMENTAL"].index(mode)
     connection.close()
+
+
+def test_some_rows_of_a_table(pair: Pair, tmp_path: Path) -> None:
+    """What is said of them, and refused, before and after the first seed."""
+    west = pair.secondary
+    subscriptions.filter_(west, "t1", "v > 3")
+    subscriptions.filter_(west, "main.t2", "v > 4")
+    assert west.content.held_rows == west.content.rows == {("", "t1"): "v > 3", ("main", "t2"): "v > 4"}
+    write(pair, "CREATE VIRTUAL TABLE note USING fts5(body)")
+    pair.seed()
+    assert west.content.held_rows == {("main", "t1"): "v > 3", ("main", "t2"): "v > 4"}
+    assert west.content.told_held == ("has of table main.t1 where v > 3, and of main.t2 where v > 4, no other rows")
+    assert subscriptions.filter_(west, "t1", " v  >  5 ") == ("main", "t1")
+    (finding,) = [one for one in collect(west).findings if one.code == "ROWS_WAIT"]
+    assert "of table main.t1 the rows where v  >  5 are wanted" in finding.text
+    for table, condition, told in (
+        ("note_data", "id = 1", "table note_data is kept by a virtual table"),
+        ("note", "body = 'x'", "there is no table note"),
+        ("t9", "v = 1", "there is no table t9"),
+        ("side.t1", "v = 1", "there is no table side.t1"),
+        ("t1", f"v IN ({', '.join(['1'] * 300)}) OR v = '{'é' * 20}'", ""),
+        ("t3", f"v = '{'é' * 600}'", "3 tables with conditions of .* bytes are more than a hello holds"),
+    ):
+        if told:
+            with pytest.raises(UsageError, match=told):
+                subscriptions.filter_(west, table, condition)
+        else:
+            subscriptions.filter_(west, table, condition)
+    with pytest.raises(PermissionRefusedError):
+        subscriptions.filter_(pair.primary, "t1", "v = 1")
+    assert west.content.held_rows[("main", "t1")] == "v > 3"

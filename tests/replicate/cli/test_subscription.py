@@ -65,3 +65,36 @@ def test_what_rows_refer_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     words = said("-i", "west", "subscription", "add", "money", "--with-parents")
     assert "people   number 3  waits for its rows" in words
     assert outside not in words
+
+
+def test_rows_of_a_table(pair: Pair) -> None:
+    assert said("-i", "west", "subscription", "filter") == "all rows of every table\n"
+    shown = said("-i", "west", "subscription", "filter", "account", "--where", "owner = 'x' OR id < 9")
+    assert shown == "table account: the rows where owner = 'x' OR id < 9\n"
+    pair.seed()
+    assert said("-i", "west", "subscription", "list").splitlines() == [
+        "all partitions",
+        "table main.account: the rows where owner = 'x' OR id < 9",
+    ]
+    assert "main.account, the rows where owner = 'x' OR id < 9" in said("-i", "west", "subscription", "show", "1")
+    assert said("-i", "west", "subscription", "filter", "account", "--where", "id > 9").splitlines() == [
+        "table main.account: the rows where id > 9; here until they are copied: where owner = 'x' OR id < 9",
+        "next: replicate -i west seed --restart",
+    ]
+    assert told("-i", "west", "subscription", "filter", "main.account", "--none") == [
+        {"table": "main.account", "wanted": None, "held": "owner = 'x' OR id < 9", "in_force": False}
+    ]
+    assert "main.account: all rows; here until" in said("-i", "west", "subscription", "filter")
+    for words, refused in (
+        (("account",), "say a table with --where CONDITION, or with --none"),
+        (("account", "--where", "id = 1", "--none"), "say a table with --where"),
+        (("--none",), "say a table with --where"),
+        (("account", "--where", "weight > 9"), "table account has no column weight"),
+        (("account", "--where", "id >"), "the condition cannot be read: a literal"),
+        (("nowhere", "--where", "id = 9"), "there is no table nowhere"),
+        (("nowhere", "--none"), "no rows of table nowhere are chosen"),
+    ):
+        with pytest.raises(ReplicateError, match=refused):
+            said("-i", "west", "subscription", "filter", *words)
+    with pytest.raises(ReplicateError, match="instance east is primary"):
+        said("-i", "east", "subscription", "filter", "account", "--where", "id = 1")

@@ -103,3 +103,24 @@ def test_who_begins_too_early() -> None:
     assert now.lacking_below((1, 2), 9) == (2,)
     assert now.lacking_below((1, 2), 10) == ()
     assert now.lacking_below((1,), 1) == ()
+
+
+T, U = ("main", "t"), ("main", "u")
+
+
+def test_a_condition_is_in_force_with_a_copy_of_its_tables_rows_only() -> None:
+    now = Subscription((1, 2), (1, 2)).filtering(T, "a = 1").filtering(U, "b = 2")
+    assert (now.rows, now.held_rows, now.uncopied) == ({T: "a = 1", U: "b = 2"}, {}, (T, U))
+    seeded = now.seeded()
+    assert (seeded.held_rows, seeded.uncopied) == (now.rows, ())
+    other = seeded.filtering(T, "a = 3").filtering(U, None)
+    assert (other.held_rows, other.uncopied) == (seeded.held_rows, (T, U))
+    tables = {1: [T], 2: [U]}
+    same_moves = other.wanting((1, 2), ALL), other.begun((1,), tables), other.given_up((1,)), other.loaded((1,))
+    for same in (*same_moves, other.dropped((1,))):
+        assert (same.rows, same.held_rows) == (other.rows, other.held_rows)
+    begun = other.wanting((1,), ALL).wanting((1, 2), ALL).begun((2,), tables)
+    assert (begun.held_rows, begun.uncopied) == ({T: "a = 1"}, (T,))
+    # What is wanted meanwhile is not what the stream was begun by.
+    meanwhile = begun.filtering(U, "b = 9").begun((2,), tables).streaming_from(7, (1, 2)).loaded((2,))
+    assert (meanwhile.held, meanwhile.held_rows, meanwhile.uncopied) == ((1, 2), {T: "a = 1"}, (T, U))

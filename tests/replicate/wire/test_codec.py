@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicate.errors import InternalError, ProtocolViolationError, ReplicateError
-from replicate.limits import BATCH_BYTES_MAX, HELLO_BYTES_MAX, MIB
+from replicate.limits import BATCH_BYTES_MAX, HELLO_BYTES_MAX, MIB, ROWS_BYTES_MAX, ROWS_MAX
 from replicate.model.takeover import TAKEOVERS_MAX, Takeover
 from replicate.model.vector import SynchronizationVector
 from replicate.wire.codec import decode, encode
@@ -274,7 +274,7 @@ def test_unknown_type_is_named() -> None:
 
 
 def test_hello_of_a_later_release_with_more_fields_is_understood() -> None:
-    fields = [*msgpack.unpackb(body_of(Hello(1, 9, WHO_ONE))), "", [], "new", 5]
+    fields = [*msgpack.unpackb(body_of(Hello(1, 9, WHO_ONE))), "", [], [], "new", 5]
     assert decode(MessageType.HELLO, msgpack.packb(fields)) == Hello(1, 9, WHO_ONE)
 
 
@@ -345,6 +345,34 @@ def test_takeovers_stand_last_and_only_where_there_are_any() -> None:
     assert len(fields) == FIELDS_1_1 + 2
     assert round_trip(told) == told
     assert len(body_of(told)) <= HELLO_BYTES_MAX
+
+
+SOME_ROWS = ("main", "t", "a > 3", "side", "u", "b IN ('x', 'é')")
+
+
+def test_rows_stand_last_and_only_where_there_are_any() -> None:
+    plain = msgpack.unpackb(body_of(Hello(1, 1, WHO_ONE)))
+    told = HelloReply(1, 2, replace(WHO_ONE, rows=SOME_ROWS))
+    fields = msgpack.unpackb(body_of(told))
+    assert len(plain) == FIELDS_1_1
+    assert fields[FIELDS_1_1:] == ["", [], list(SOME_ROWS)]
+    assert round_trip(told) == told
+    assert round_trip(HelloReply(1, 2, WHO_ONE)) == HelloReply(1, 2, WHO_ONE)
+
+
+def test_as_many_rows_as_may_be_fit_a_hello() -> None:
+    """Beside a filter of the most characters, and names of the most."""
+    size = ROWS_BYTES_MAX // (3 * ROWS_MAX)
+    told = replace(WHO_ONE, name="n" * 63, filter="f" * 500, rows=("x" * size,) * (3 * ROWS_MAX))
+    assert len(body_of(HelloReply(1, 2, told))) <= HELLO_BYTES_MAX
+    assert round_trip(HelloReply(1, 2, told)) == HelloReply(1, 2, told)
+
+
+@pytest.mark.parametrize("rows", [7, ["main", "t"], [1, 2, 3], ["x"] * (3 * ROWS_MAX + 3), ["main", "t", "x" * 1025]])
+def test_what_are_no_rows_is_refused(rows: object) -> None:
+    body = msgpack.packb([*msgpack.unpackb(body_of(HelloReply(1, 2, replace(WHO_ONE, rows=SOME_ROWS))))[:-1], rows])
+    with pytest.raises(ProtocolViolationError):
+        decode(int(MessageType.HELLO_REPLY), body)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,247 @@
+"""Rows on their way to a consumer that wants some of a table's: those of its condition go, the others stay here.
+
+An UPDATE that brings a row into the condition goes as an INSERT, one that takes it out as a DELETE; a transaction of
+which nothing is left as the NULL record of its number and hash. What is told otherwise goes in other words (RESTATED).
+
+Guarantees: after each transaction the consumer has exactly the rows that the condition finds at the source; each number
+goes exactly once, in order; a transaction without such tables goes byte for byte. A table that changes so that its
+condition says nothing of it any more (a column is gone, it has another name) stops the stream by name, before that
+transaction.
+Refuses to know: sockets, journals, who wants what. Pure: one for each stream, in order from its beginning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from replicate.errors import PeerRefusedError, UsageError
+from replicate.filters.restating import StreamItem
+from replicate.filters.row_filter import BoundFilter, RowFilter, parse
+from replicate.filters.selection import PartitionSelection, changes_in, is_as_written, is_null, may_define, told_large
+from replicate.journal.record import (
+    CHANGES_BEGIN,
+    DEFINE_MARK,
+    FrameBatch,
+    decode_batch,
+    pack_changes,
+    pack_null,
+    pack_restated,
+    read_head,
+)
+from replicate.journal.walk import walk
+from replicate.model.transaction import Kind, Op, TableDefinition, changed_of
+
+REASON: Final = "ROWS_REFUSED"
+_CHANGE: Final = 4
+_COMMENTS: Final = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
+_MAY_RENAME: Final = re.compile(r"\s*ALTER\b.*\bRENAME\b.*\bTO\b", re.DOTALL | re.IGNORECASE)
+_NAME: Final = r"""("(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^]]*\]|'(?:[^']|'')*'|[^\s"'`[\].;]+)"""
+_ALTERS: Final = re.compile(
+    rf"\s*ALTER\s+TABLE\s*(?:{_NAME}\s*\.\s*)?{_NAME}\s*(?:RENAME\s+TO\s*{_NAME}|RENAME\b)", re.IGNORECASE
+)
+_NOTHING: Final = re.compile(b"(?!)")
+
+Filters = Mapping[tuple[str, str], str]
+"""The conditions by region and table."""
+
+
+class RowSelection:
+    """What of one stream goes to one consumer: of what `partitions` lets go (None: of all), the rows of `filters`."""
+
+    def __init__(
+        self, filters: Filters, definitions: Mapping[int, TableDefinition], partitions: PartitionSelection | None = None
+    ) -> None:
+        """`definitions`: of all tables at the stream's beginning, by their ids. PeerRefusedError (ROWS_REFUSED) where a
+        condition cannot be read, or says nothing of its table."""
+        self._partitions = partitions
+        self._filters = {key: _parsed(key, text) for key, text in filters.items()}
+        self._bound: dict[int, BoundFilter] = {}
+        self._ids = _NOTHING
+        self._in: set[int] = set()
+        """Partitions of the tables that have a condition."""
+        self._dormant = set(self._filters)
+        """Tables of conditions that are not there."""
+        self._stopped: PeerRefusedError | None = None
+        self._kept_back = 0
+        for definition in definitions.values():
+            self._define(definition)
+
+    @property
+    def kept_back(self) -> int:
+        """Transactions of which nothing went, so far."""
+        return self._kept_back + (0 if self._partitions is None else self._partitions.kept_back)
+
+    def check(self) -> None:
+        """PeerRefusedError (ROWS_REFUSED) where the stream cannot go on behind what was taken last."""
+        if self._stopped is not None:
+            raise self._stopped
+
+    def take(self, batch: FrameBatch) -> FrameBatch:
+        """The batch as it goes, as far as it can; the same one when all of it does. What `check` raises, when nothing
+        of it can; JournalDamagedError for a table that nobody has defined."""
+        self.check()
+        if self._partitions is not None:
+            batch = self._partitions.take(batch)
+        data = batch.data
+        if not self._ids.search(data) and DEFINE_MARK not in data:
+            return batch
+        pieces, kept, last, count = list[bytes](), 0, batch.first_seqno - 1, 0
+        for offset, head in walk(data):
+            end = offset + head.frame_bytes
+            told: bytes | None = None
+            if head.kind in CHANGES_BEGIN and (
+                self._ids.search(data, offset, end) or data.find(DEFINE_MARK, offset, end) >= 0
+            ):
+                try:
+                    told = self._told_again(data[offset:end])
+                except PeerRefusedError as error:
+                    if not count:
+                        raise
+                    self._stopped = error
+                    return FrameBatch(batch.first_seqno, last, count, b"".join((*pieces, data[kept:offset])))
+            if told is not None:
+                pieces += (data[kept:offset], told)
+                kept = end
+            last, count = head.seqno, count + 1
+        if not pieces:
+            return batch
+        return FrameBatch(batch.first_seqno, batch.last_seqno, batch.count, b"".join((*pieces, data[kept:])))
+
+    def _told_again(self, frame: bytes) -> bytes | None:
+        head = read_head(frame)
+        start = CHANGES_BEGIN[head.kind]
+        body = decode_batch(frame, count=1)[2]
+        left, is_told = list[Any](), False
+        for place in range(start, len(body), _CHANGE):
+            change = list(body[place : place + _CHANGE])
+            goes = self._goes(change)
+            is_told = is_told or goes is not change
+            left += goes or ()
+        if not is_told:
+            return None
+        if not left:
+            self._kept_back += 1
+            return pack_null(head, "", ())
+        reason = body[start - 1][0] if head.kind == Kind.RESTATED else ""
+        return pack_restated(head, reason, pack_changes(left), len(left))
+
+    def _goes(self, change: list[Any]) -> list[Any] | None:
+        """What goes of one change: itself, another one, or None."""
+        op, ident, argument, values = change
+        bound = self._bound.get(ident)
+        if op == Op.DEFINE:
+            self._define(TableDefinition.unpack(values))
+        elif op == Op.SCHEMA:
+            self._check_name(argument, values[0])
+        elif bound is None or op not in (Op.INSERT, Op.UPDATE, Op.DELETE):
+            return change
+        elif op != Op.UPDATE:
+            return change if bound.keeps(values) else None
+        else:
+            changed = changed_of(argument)
+            before = values[len(changed) :]
+            after = list(before)
+            for ordinal, value in zip(changed, values, strict=False):
+                after[ordinal] = value
+            was, is_now = bound.keeps(before), bound.keeps(after)
+            if was is is_now:
+                return change if was else None
+            return [int(Op.DELETE), ident, 0, before] if was else [int(Op.INSERT), ident, 0, after]
+        return change
+
+    def _define(self, definition: TableDefinition) -> None:
+        key = definition.region, definition.table
+        condition = self._filters.get(key)
+        if condition is None:
+            return
+        try:
+            self._bound[definition.table_id] = condition.bind(definition)
+        except UsageError as error:
+            raise refused(key, condition.text, error.what) from error
+        self._ids = re.compile(b"|".join(re.escape(b"\xce" + one.to_bytes(4, "big")) for one in self._bound))
+        self._in.add(definition.partition)
+        self._dormant.discard(key)
+
+    def _check_name(self, region: str, sql: str) -> None:
+        """A table that takes another name, or the place of another one, is not the one of the condition any more."""
+        text = _COMMENTS.sub(" ", sql)
+        if not _MAY_RENAME.match(text) and not _MAY_RENAME.match(sql):
+            return
+        alters = _ALTERS.match(text)
+        if alters is not None and not alters[3]:  # a column
+            return
+        named = {_plain(one) for one in alters.groups()[1:]} if alters is not None else None
+        for key, condition in self._filters.items():
+            # Of a statement that was not understood whatever it may name.
+            is_it = key[1].lower() in (sql.lower() if named is None else named)
+            if key[0] == region and is_it:
+                raise refused(key, condition.text, f"it was renamed, or another table was: {' '.join(sql.split())}")
+
+    # Large transactions.
+
+    def takes_whole(self, commit_frame: bytes, partitions: Iterable[int]) -> bool:
+        """As PartitionSelection says it."""
+        numbers = tuple(partitions)
+        if self._dormant or not self._in.isdisjoint(numbers):
+            return False
+        if self._partitions is None:
+            return is_as_written(commit_frame)
+        return self._partitions.takes_whole(commit_frame, numbers)
+
+    def large(self, commit_frame: bytes, parts: Iterable[bytes], token: int) -> Generator[StreamItem]:
+        """As PartitionSelection says it; and what `check` raises, after parts of it perhaps."""
+        self.check()
+        changes = changes_in(parts) if self._partitions is None else self._partitions.wanted(parts)
+        for item in told_large(commit_frame, self._going(changes), token):
+            self._kept_back += is_null(item)
+            yield item
+
+    def _going(self, changes: Iterable[list[Any]]) -> Iterator[list[Any]]:
+        for change in changes:
+            goes = self._goes(change)
+            if goes is not None:
+                yield goes
+
+    def learn_large(self, parts: Callable[[], Iterable[bytes]]) -> None:
+        """As PartitionSelection says it. PeerRefusedError (ROWS_REFUSED) where it makes a table that has a condition:
+        its rows would have gone whole."""
+        if self._partitions is not None:
+            self._partitions.learn_large(parts)
+        if not may_define(parts()):
+            return
+        known = len(self._bound)
+        for change in changes_in(parts()):
+            self._goes(change)
+            if len(self._bound) != known:
+                definition = TableDefinition.unpack(change[3])
+                key = definition.region, definition.table
+                raise refused(key, self._filters[key].text, "it was made again in a large transaction")
+
+
+def _plain(name: str) -> str:
+    """Without its quotes, in small letters."""
+    first = name[0]
+    if first in "\"`'":
+        name = name[1:-1].replace(2 * first, first)
+    return (name[1:-1] if first == "[" else name).lower()
+
+
+def _parsed(key: tuple[str, str], text: str) -> RowFilter:
+    try:
+        return parse(text)
+    except UsageError as error:
+        raise refused(key, text, error.what) from error
+
+
+def refused(key: tuple[str, str], text: str, why: str) -> PeerRefusedError:
+    """The refusal of a stream with the rows of that table where `text`."""
+    table = ".".join(filter(None, key))
+    return PeerRefusedError(
+        f"the rows of table {table} where {text} cannot be told any more: {why}",
+        where=table,
+        do="On the secondary, say again which rows are wanted (replicate -i SECONDARY subscription filter TABLE "
+        "--where …), and load them again: replicate -i SECONDARY seed --restart",
+        reason=REASON,
+    )

@@ -1,0 +1,102 @@
+"""Which rows of a table a copy keeps where this secondary wants some only, and whether they can be told at all.
+
+Guarantees: what a copy keeps is what the stream brings from there on: one condition, one reading of it. A condition on
+a table that the copy has not, or has not so, is refused by name before anything here is given up. A secondary with some
+rows is copied from for nobody.
+Leaves to others: taking the other rows out (region/sqlite/partial.py), and when the condition is in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from replicate.errors import UsageError
+from replicate.filters.row_filter import parse
+from replicate.instance.instance import Instance
+from replicate.model.subscription import Rows, Table
+from replicate.model.transaction import TableDefinition
+from replicate.region.sqlite.empty import reading
+from replicate.region.sqlite.schema import recorded_definitions
+
+Where = Callable[[TableDefinition], str]
+
+
+def where_of(rows: Rows) -> Where:
+    """The condition of each table, in SQL; "" where all rows are kept. It raises UsageError where the table is not as
+    the condition needs it."""
+    parsed = {key: parse(condition) for key, condition in rows.items()}
+
+    def where(definition: TableDefinition) -> str:
+        found = parsed.get((definition.region, definition.table)) or parsed.get(("", definition.table))
+        return "" if found is None else found.bind(definition).sql
+
+    return where
+
+
+def place_rows(rows: Rows, copies: Path) -> Rows:
+    """The same conditions, each with the region of its table in these copies, NAME.db each. UsageError where a table is
+    not there, is there twice, or is not as the condition needs it."""
+    if not rows:
+        return rows
+    with ExitStack() as stack:
+        opened = {copy.stem: stack.enter_context(reading(copy)) for copy in sorted(copies.glob("*.db"))}
+        return place_rows_in(rows, opened)
+
+
+def place_rows_in(rows: Rows, connections: Mapping[str, Any]) -> Rows:
+    """The same of regions that are open, by name."""
+    if not rows:
+        return rows
+    known = [
+        replace(one, region=name)
+        for name, connection in connections.items()
+        for one in recorded_definitions(connection)
+    ]
+    return {require_table(key, condition, known): condition for key, condition in rows.items()}
+
+
+def require_table(key: Table, condition: str, definitions: Iterable[TableDefinition]) -> Table:
+    """Region and table of the one among these that the condition is on. UsageError."""
+    region, table = key
+    found = [one for one in definitions if one.table == table and region in ("", one.region)]
+    if len(found) != 1:
+        name = ".".join(filter(None, key))
+        raise UsageError(
+            f"there is no table {name}" if not found else f"there are {len(found)} tables named {table}",
+            where=f"rows of {name} where {condition}",
+            do="Name one that is there, as REGION.TABLE; to have this condition no more: replicate -i INSTANCE "
+            f"subscription filter {name} --none",
+        )
+    parse(condition).bind(found[0])
+    return found[0].region, found[0].table
+
+
+def definitions_here(instance: Instance) -> list[TableDefinition]:
+    """Of all tables in all regions that are here. Raises what opening and reading a region raises."""
+    found: list[TableDefinition] = []
+    for entry in instance.regions:
+        with reading(entry.path) as connection:
+            found += (replace(one, region=entry.name) for one in recorded_definitions(connection))
+    return found
+
+
+def tables_by_partition(instance: Instance) -> dict[int, list[Table]]:
+    """Partition -> its tables, of all regions that are here. Raises what `definitions_here` raises."""
+    found: dict[int, list[Table]] = {}
+    for one in definitions_here(instance):
+        found.setdefault(one.partition, []).append((one.region, one.table))
+    return found
+
+
+def refuse_some_rows(primary: Instance) -> None:
+    """UsageError where `primary` has some rows of a table: a copy of it would pass for a whole one."""
+    if primary.content.held_rows:
+        raise UsageError(
+            f"{primary.name} {primary.told_held}, and a copy would pass for a whole one",
+            where=str(primary.path),
+            do="Seed from an instance that has all rows; by the same conditions the stream may come from here then",
+        )
