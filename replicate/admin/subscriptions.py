@@ -76,9 +76,10 @@ def remove(instance: Instance, names: Sequence[str]) -> None:
     set_(instance, [str(number) for number in left])
 
 
-def filter_(instance: Instance, table: str, condition: str | None) -> Table:
+def filter_(instance: Instance, table: str, condition: str | None, *, is_ahead: bool = False) -> Table:
     """Want of that table (TABLE, or REGION.TABLE) the rows that the condition finds; None: all of them. What is wanted
-    comes with the next copy of its rows; until then those are asked for that were copied. Region and name.
+    comes with the next copy of its rows; until then those are asked for that were copied. `is_ahead`: the table is
+    another one at the source by now, so only that copy says whether the condition fits. Region and name.
 
     UsageError for a condition that cannot be read, or says nothing of the table as it is here; for a table that is not
     here, where there are any, or has no rows of its own; and where all conditions together are too much for a hello.
@@ -93,7 +94,7 @@ def filter_(instance: Instance, table: str, condition: str | None) -> Table:
             where=str(instance.path),
             do=f"Stop it first: replicate -i {instance.named} receiver stop",
         )
-    key = _key(instance, table, condition)
+    key = _key(instance, table, condition, is_ahead=is_ahead)
     if condition is not None:
         _require_room({**instance.content.rows, key: condition})
 
@@ -105,7 +106,7 @@ def filter_(instance: Instance, table: str, condition: str | None) -> Table:
     return key
 
 
-def _key(instance: Instance, table: str, condition: str | None) -> Table:
+def _key(instance: Instance, table: str, condition: str | None, *, is_ahead: bool) -> Table:
     """Region and name. Where no region is here nothing is known of tables, nor of a region that is not named."""
     named, dot, name = table.partition(".")
     asked = (named, name) if dot else ("", table)
@@ -125,7 +126,14 @@ def _key(instance: Instance, table: str, condition: str | None) -> Table:
     known = definitions_here(instance)
     if dot and named not in {entry.name for entry in instance.regions}:
         asked = "", table
-    key = require_table(asked, condition, known)
+    if is_ahead:
+        named_so = [(one.region, one.table) for one in known if one.table == asked[1] and asked[0] in ("", one.region)]
+        return named_so[0] if len(named_so) == 1 else asked
+    try:
+        key = require_table(asked, condition, known)
+    except UsageError as error:
+        also = f"{error.do}. If it is another one at the source by now: the same command with --ahead"
+        raise UsageError(error.what, where=error.where, do=also) from error
     with reading(instance.region(key[0]).path) as connection:
         if key[1] in shadow_tables(connection):
             raise UsageError(

@@ -169,6 +169,8 @@ def remove(directory: str | None, force: bool, purge: bool, yes: bool) -> None:
 
 
 def _facts(made: Instance) -> dict[str, str | int | Path | list[dict[str, str | int]]]:
+    from replicate.instance.file import told_rows
+
     content = made.content
     return {
         "name": made.name,
@@ -181,6 +183,8 @@ def _facts(made: Instance) -> dict[str, str | int | Path | list[dict[str, str | 
         **({"partitions": ", ".join(content.partitions.names.values())} if content.partitions != ONLY_DEFAULT else {}),
         **({"subscription": _told(content, content.subscription)} if content.subscription is not None else {}),
         **({"held": _told(content, content.held)} if content.held is not None else {}),
+        **({"rows": told_rows(content.rows)} if content.rows else {}),
+        **({"held_rows": told_rows(content.held_rows)} if content.held_rows else {}),
         "regions": [{"region_id": r.region_id, "name": r.name, "path": str(r.path)} for r in made.regions],
         "peers": [{"name": p.name, "host": p.host, "port": p.port} for p in made.peers],
     }

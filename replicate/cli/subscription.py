@@ -90,8 +90,11 @@ def remove(name: tuple[str, ...], drop_rows: bool) -> None:
 @subscription.command(name="filter")
 @click.argument("table", required=False, metavar="[REGION.]TABLE")
 @click.option("--where", "condition", metavar="CONDITION", help="The rows that are wanted, as in the WHERE of SQL.")
+@click.option(
+    "--ahead", "is_ahead", is_flag=True, help="The table is another one at the source by now: look at it then."
+)
 @click.option("--none", "has_none", is_flag=True, help="All of its rows are wanted again.")
-def filter_(table: str | None, condition: str | None, has_none: bool) -> None:
+def filter_(table: str | None, condition: str | None, is_ahead: bool, has_none: bool) -> None:
     """Get of a table the rows of a condition. Without a table: list the conditions.
 
     It is in force with the next copy of the table's rows: the first seed, or `seed --restart`; or, of a partition that
@@ -104,7 +107,7 @@ def filter_(table: str | None, condition: str | None, has_none: bool) -> None:
     if (condition is not None) + has_none != (table is not None):
         raise UsageError("say a table with --where CONDITION, or with --none; or nothing, to list what there is")
     if table is not None:
-        done(opened, table, condition)
+        done(opened, table, condition, is_ahead=is_ahead)
     choice = opened.content.choice
     facts = [
         {

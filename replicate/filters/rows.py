@@ -25,13 +25,14 @@ from replicate.journal.record import (
     DEFINE_MARK,
     FrameBatch,
     decode_batch,
+    large_commit_of,
     pack_changes,
     pack_null,
     pack_restated,
     read_head,
 )
 from replicate.journal.walk import walk
-from replicate.model.transaction import Kind, Op, TableDefinition, changed_of
+from replicate.model.transaction import Kind, Op, TableDefinition, changed_of, unpack_partitions
 
 REASON: Final = "ROWS_REFUSED"
 _CHANGE: Final = 4
@@ -59,8 +60,8 @@ class RowSelection:
         self._filters = {key: _parsed(key, text) for key, text in filters.items()}
         self._bound: dict[int, BoundFilter] = {}
         self._ids = _NOTHING
-        self._in: set[int] = set()
-        """Partitions of the tables that have a condition."""
+        self._in: dict[int, int] = {}
+        """The partition of each table that has a condition, by its id."""
         self._dormant = set(self._filters)
         """Tables of conditions that are not there."""
         self._stopped: PeerRefusedError | None = None
@@ -123,7 +124,7 @@ class RowSelection:
             return None
         if not left:
             self._kept_back += 1
-            return pack_null(head, "", ())
+            return pack_null(head, "", tuple(sorted({self._in[ident] for ident in body[start + 1 :: _CHANGE]})))
         reason = body[start - 1][0] if head.kind == Kind.RESTATED else ""
         return pack_restated(head, reason, pack_changes(left), len(left))
 
@@ -161,7 +162,7 @@ class RowSelection:
         except UsageError as error:
             raise refused(key, condition.text, error.what) from error
         self._ids = re.compile(b"|".join(re.escape(b"\xce" + one.to_bytes(4, "big")) for one in self._bound))
-        self._in.add(definition.partition)
+        self._in[definition.table_id] = definition.partition
         self._dormant.discard(key)
 
     def _check_name(self, region: str, sql: str) -> None:
@@ -184,7 +185,7 @@ class RowSelection:
     def takes_whole(self, commit_frame: bytes, partitions: Iterable[int]) -> bool:
         """As PartitionSelection says it."""
         numbers = tuple(partitions)
-        if self._dormant or not self._in.isdisjoint(numbers):
+        if self._dormant or not set(self._in.values()).isdisjoint(numbers):
             return False
         if self._partitions is None:
             return is_as_written(commit_frame)
@@ -194,7 +195,9 @@ class RowSelection:
         """As PartitionSelection says it; and what `check` raises, after parts of it perhaps."""
         self.check()
         changes = changes_in(parts) if self._partitions is None else self._partitions.wanted(parts)
-        for item in told_large(commit_frame, self._going(changes), token):
+        carried = unpack_partitions(large_commit_of(decode_batch(commit_frame, count=1)[2])[-1])
+        carried = tuple(one for one in carried if self._partitions is None or self._partitions.wants(one))
+        for item in told_large(commit_frame, self._going(changes), token, carried):
             self._kept_back += is_null(item)
             yield item
 
@@ -242,6 +245,6 @@ def refused(key: tuple[str, str], text: str, why: str) -> PeerRefusedError:
         f"the rows of table {table} where {text} cannot be told any more: {why}",
         where=table,
         do="On the secondary, say again which rows are wanted (replicate -i SECONDARY subscription filter TABLE "
-        "--where …), and load them again: replicate -i SECONDARY seed --restart",
+        "--where … --ahead), and load them again: replicate -i SECONDARY seed --restart",
         reason=REASON,
     )

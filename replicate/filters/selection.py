@@ -196,9 +196,11 @@ class PartitionSelection:
                 self._define(change[1], change[3])
 
 
-def told_large(commit_frame: bytes, changes: Iterable[list[Any]], token: int) -> Generator[StreamItem]:
+def told_large(
+    commit_frame: bytes, changes: Iterable[list[Any]], token: int, partitions: tuple[int, ...] = ()
+) -> Generator[StreamItem]:
     """The large transaction with that commit frame as these changes: parts under `token`, and the frame that commits
-    them; or one frame, where one holds them."""
+    them; or one frame, where one holds them. `partitions`: those that it carried, also where nothing of it is left."""
     head = read_head(commit_frame)
     made = Restating(head.seqno, head.origin, token)
     for change in changes:
@@ -208,7 +210,7 @@ def told_large(commit_frame: bytes, changes: Iterable[list[Any]], token: int) ->
     made.close()
     if (ready := made.parts()) is not None:
         yield ready
-    frame = made.finish(head, "", ())
+    frame = made.finish(head, "", partitions)
     yield StreamLarge(head.seqno, frame) if made.is_large else FrameBatch(head.seqno, head.seqno, 1, frame)
 
 

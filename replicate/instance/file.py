@@ -319,6 +319,12 @@ class InstanceFile:
         told += f", and does not get {', '.join(absent)}" if absent else ""
         return f"{told}; it has {some}" if some else told
 
+    @property
+    def getting_all(self) -> list[str]:
+        """The arguments of the commands by which all rows are wanted here, on a secondary that has not."""
+        partitions = ["subscription set ALL"] if self.held is not None else []
+        return partitions + [f"subscription filter {'.'.join(key)} --none" for key in sorted(self.held_rows)]
+
     def wants(self, number: int) -> bool:
         """Whether the rows of that partition are to be here."""
         if self.role == "secondary" and number == PARTITION_NONE:

@@ -320,8 +320,8 @@ class Instance:
             raise UsageError(
                 f"{self.name} {told}, and {what}",
                 where=str(self.path),
-                do=f"Name an instance that has all; or have this one get them: replicate -i {self.named} subscription "
-                "set ALL, then seed it",
+                do="Name an instance that has all; or have this one get them: "
+                f"{' and '.join(f'replicate -i {self.named} {one}' for one in self.content.getting_all)}, then seed it",
             )
 
     @property

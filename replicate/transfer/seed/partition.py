@@ -55,7 +55,7 @@ from replicate.transfer.seed.filtered import refuse_beside
 from replicate.transfer.seed.incoming import Incoming, seed_directory
 from replicate.transfer.seed.install import check_header, copies_directory, extract, seed_lock, silent
 from replicate.transfer.seed.make import make_seed, require_partitions
-from replicate.transfer.seed.rows import tables_by_partition, where_of
+from replicate.transfer.seed.rows import check_rows, tables_by_partition, where_of
 
 STREAM_WAIT_S: Final = 60.0
 LOOK_S: Final = 0.1
@@ -86,16 +86,18 @@ def loading(secondary: Instance, numbers: Sequence[int]) -> Iterator[None]:
     """For the time in which the copy comes and is put in: the stream brings these partitions, what is applied passes
     over them, and what is journalled here stays.
 
-    Raises PermissionRefusedError, UsageError (it has all, one is not wanted, a filter), AlreadyExistsError (one is
+    Raises PermissionRefusedError, UsageError (it has all, one is not wanted, a filter, a condition that does not fit),
+    AlreadyExistsError (one is
     here), TryAgainError (a region waits for its seed), BusyError and what the Update Process's standing aside raises;
     nothing was changed then."""
     with seed_lock(secondary):
         secondary.reload()
         _check(secondary, numbers)
         if not set(numbers) <= set(secondary.content.choice.loading):
+            tables = tables_by_partition(secondary)
+            check_rows(secondary, [table for number in numbers for table in tables.get(number, ())])
             Incoming(seed_directory(secondary.path)).discard()  # of a time before
             hit("partition.discarded")
-            tables = tables_by_partition(secondary)
             with update_aside(secondary):  # it knows what is held when it begins
                 secondary.change_subscription(lambda now: now.begun(numbers, tables))
                 hit("partition.begun")

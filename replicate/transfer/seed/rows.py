@@ -8,7 +8,7 @@ Leaves to others: taking the other rows out (region/sqlite/partial.py), and when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +90,14 @@ def tables_by_partition(instance: Instance) -> dict[int, list[Table]]:
     for one in definitions_here(instance):
         found.setdefault(one.partition, []).append((one.region, one.table))
     return found
+
+
+def check_rows(instance: Instance, tables: Collection[Table]) -> None:
+    """UsageError where what is wanted of one of these tables says nothing of it as it is here: a stream that was begun
+    by it would be refused, and all else with it."""
+    for key, condition in instance.content.rows.items():
+        if key in tables:
+            require_table(key, condition, definitions_here(instance))
 
 
 def refuse_some_rows(primary: Instance) -> None:

@@ -449,6 +449,10 @@ def test_some_rows_of_a_table(pair: Pair, tmp_path: Path) -> None:
                 subscriptions.filter_(west, table, condition)
         else:
             subscriptions.filter_(west, table, condition)
+    with pytest.raises(UsageError, match="the same command with --ahead"):
+        subscriptions.filter_(west, "t1", "w = 1")
+    assert subscriptions.filter_(west, "t1", "w = 1", is_ahead=True) == ("main", "t1")
+    assert subscriptions.filter_(west, "later", "w = 1", is_ahead=True) == ("", "later")
     with pytest.raises(PermissionRefusedError):
         subscriptions.filter_(pair.primary, "t1", "v = 1")
     assert west.content.held_rows[("main", "t1")] == "v > 3"

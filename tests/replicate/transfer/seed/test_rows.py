@@ -227,6 +227,11 @@ def test_a_partition_is_loaded_by_what_is_wanted_then(pair: Pair) -> None:
     subscriptions.add(pair.secondary, ["stock"])
     write(pair, "INSERT INTO item (size) VALUES (2), (7)", "INSERT INTO other VALUES (3, 1), (4, 2)")
     pair.catch_up()
+    subscriptions.filter_(pair.secondary, "item", "weight < 6", is_ahead=True)
+    with pytest.raises(UsageError, match="table item has no column weight"):
+        load_from_instance(pair.primary, pair.secondary, (pair.secondary.content.partitions.number("stock"),))
+    assert not pair.secondary.content.choice.loading
+    subscriptions.filter_(pair.secondary, "item", "size < 6")
     with pair.receive_pool() as pool:
         number = pair.secondary.content.partitions.number("stock")
         pair.secondary.change_subscription(lambda now: now.begun((number,), tables_by_partition(pair.secondary)))
