@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import xxhash
 
 from replicate.errors import (
     AlreadyExistsError,
@@ -230,6 +231,30 @@ def test_regions_that_wait_are_kept_in_a_format_of_their_own_and_only_while_ther
     instance.note_waiting("three")
     instance.register_region("two", b"u" * 16, tmp_path / "two.db")
     assert Instance.open(instance.path).waiting == ("three",)
+
+
+def test_rows_are_kept_in_a_format_of_their_own_and_only_while_there_are_some(tmp_path: Path) -> None:
+    content = Instance.create(tmp_path / "i", role="secondary", name="i", network=b"n" * 16).content
+    plain = json.loads(encode(content))
+    rows = {("main", "t"): "a = 'é'", ("", "u"): "b > 3"}
+    for some in (replace(content, rows=rows), replace(content, held_rows=rows), replace(content, rows=rows, held=(1,))):
+        assert json.loads(encode(some))["format"] == 10
+        assert decode(encode(some), "x") == some
+    wanted = content.choosing(content.choice.filtering(("main", "t"), "a = 1"))
+    assert (wanted.told_held, wanted.getting_all) == ("", [])
+    some = wanted.choosing(wanted.choice.seeded())
+    assert some.told_held == "has of table main.t where a = 1, no other rows"
+    assert some.getting_all == ["subscription filter main.t --none"]
+    assert replace(some, held=(1,)).told_held == (
+        "has the rows of DEFAULT only; it has of table main.t where a = 1, no other rows"
+    )
+    assert json.loads(encode(some.choosing(some.choice.filtering(("main", "t"), None).seeded()))) == plain
+    for nonsense in ([["main", "t"]], [["main", "t", 5]], 7, [["main", ["t"], "a = 1"]]):
+        facts = {**plain, "format": 10, "rows": nonsense}
+        facts.pop("check")
+        facts["check"] = xxhash.xxh3_64_hexdigest(json.dumps(facts, sort_keys=True).encode())
+        with pytest.raises(DamagedError, match="makes no sense"):
+            decode(json.dumps(facts).encode(), "x")
 
 
 def test_a_mode_is_a_fact_of_a_peer_and_changes_nothing_else(tmp_path: Path) -> None:
