@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -123,7 +124,10 @@ class ReceiverConnection:
             proven=peer.names,
         )
         flow = Flow(source.pool.memory.bytes, config.xoff_percent, config.xon_percent)
-        me = introduction(source.instance, config.heartbeat_period_s, source.filter.looked_at(config.filter_format))
+        told_by = source.filter.looked_at(config.filter_format)
+        with suppress(ReplicateError):  # who needs the file says so
+            source.instance.partitions_now()
+        me = introduction(source.instance, config.heartbeat_period_s, told_by, is_seeded=seeds.is_wanted)
         self.link = ReceiverLink(settings, flow, me, trio.current_time(), time.time_ns())
         self.drive = Drive(
             self.link,
@@ -271,6 +275,10 @@ class ReceiverConnection:
                 await trio.sleep(POUR_LOOK_S)
                 continue
             if self._seeds.is_wanted:
+                source.instance.partitions_now()
+                if self.link.me.rows != packed_rows(source.instance.content.rows):
+                    self.end("which rows are wanted here has changed")
+                    return
                 await self._seeds.fetch(self)
                 continue
             if source.instance.is_supplier:

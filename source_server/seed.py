@@ -14,8 +14,10 @@ from typing import Final
 import trio
 
 from replicate.daemon.driver import Drive
+from replicate.daemon.own_introduction import rows_told
 from replicate.door.recovery.opening import make_chain
 from replicate.errors import DamagedError, JournalIOError, NotFoundError, PoolReplacedError, ReplicateError
+from replicate.model.subscription import Rows
 from replicate.system.failpoint import hit
 from replicate.system.os_errors import io_error
 from replicate.transfer.container import SeedHeader
@@ -45,6 +47,7 @@ class SeedKeeper:
         self.consumer = consumer
         self.path = kept_seed(consumer.instance, consumer.peer_name)
         self._request: SeedRequest | None = None
+        self._rows: Rows = {}
         self._asked = trio.Event()
         self._moved = trio.Event()
         self._progress = (0, 0)
@@ -85,6 +88,7 @@ class SeedKeeper:
             progress=self._told,
             regions=request.regions if isinstance(request, SeedRequestRegions) else (),
             partitions=request.partitions if isinstance(request, SeedRequestPartitions) else (),
+            rows=self._rows,
         )
 
     def _told(self, _region: str, done: int, pages: int) -> None:
@@ -101,6 +105,7 @@ class SeedKeeper:
                 return found
             if self._request is None:
                 self._request = request
+                self._rows = rows_told(link.peer.rows) if link.peer is not None else {}
                 self._asked.set()
             while self._request is not None:
                 link.prepare_seed(*self._progress)

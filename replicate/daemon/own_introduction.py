@@ -30,10 +30,15 @@ def rows_told(told: tuple[str, ...]) -> Rows:
 
 
 def introduction(
-    instance: Instance, heartbeat_period_s: float, told_by: str = "", takeovers: tuple[Takeover, ...] = ()
+    instance: Instance,
+    heartbeat_period_s: float,
+    told_by: str = "",
+    takeovers: tuple[Takeover, ...] = (),
+    *,
+    is_seeded: bool = False,
 ) -> Introduction:
     """The Introduction of `instance`. `heartbeat_period_s`: how often it gives a sign of life. `told_by`: filters.
-    `takeovers`: what it can show another primary."""
+    `takeovers`: what it can show another primary. `is_seeded`: a seed of all is wanted, by the rows that are wanted."""
     content = instance.content
     return Introduction(
         network=content.network,
@@ -46,5 +51,5 @@ def introduction(
         wall_ns=time.time_ns(),
         filter=told_by[:FILTER_CHARACTERS_MAX],
         takeovers=takeovers if content.told_role == "primary" else (),
-        rows=packed_rows(content.held_rows) if content.role == "secondary" else (),
+        rows=packed_rows(content.rows if is_seeded else content.held_rows) if content.role == "secondary" else (),
     )

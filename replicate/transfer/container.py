@@ -26,6 +26,7 @@ from xxhash import xxh3_128
 from replicate.errors import DamagedError
 from replicate.journal.record import catalogue_payload, decode, pack_frame
 from replicate.limits import CATALOGUE_BYTES_MAX, KIB, MIB, NAME_PATTERN, REGIONS_MAX
+from replicate.model.subscription import Rows, Table
 from replicate.model.transaction import Catalogue, Kind, unpack_partitions
 from replicate.model.vector import U32_MAX, U64_MAX, Chains, Position, SynchronizationVector, pack_chains, unpack_chains
 from replicate.transfer.records import HEAD_BYTES, PREFIX_BYTES, UNREADABLE, ContainerRecordHead, RecordFormat, need
@@ -34,6 +35,8 @@ SEED_FORMAT_VERSION: Final = 1
 PART_FORMAT_VERSION: Final = 2
 PARTIAL_FORMAT_VERSION: Final = 3
 """Of a file with the rows of some partitions only."""
+ROWS_FORMAT_VERSION: Final = 4
+"""Of a file with some rows of a table only: a release that does not know it would take them for all."""
 """Of a file with some of the regions: a release that does not know it would take it for all of them."""
 PAGES_BYTES: Final = 256 * KIB
 """Bytes of pages in one record; a multiple of every page size."""
@@ -57,7 +60,7 @@ class RecordType(IntEnum):
 SEED: Final = RecordFormat(
     b"DSREPSED",
     "seed file",
-    (SEED_FORMAT_VERSION, PARTIAL_FORMAT_VERSION),
+    (SEED_FORMAT_VERSION, ROWS_FORMAT_VERSION),
     {
         RecordType.HEADER: 1 * MIB,
         RecordType.CATALOGUE: CATALOGUE_BYTES_MAX,
@@ -109,10 +112,14 @@ class SeedHeader:
     """Some of the regions, for a secondary that has the others."""
     partitions: tuple[int, ...] | None = None
     """Those whose rows are in it, ascending; None: all, but NONE."""
+    rows: Rows = field(default_factory=dict)
+    """Of tables of which some rows are in it: the conditions that find these."""
 
     @property
     def version(self) -> int:
         """Of the file's format."""
+        if self.rows:
+            return ROWS_FORMAT_VERSION
         if self.partitions is not None:
             return PARTIAL_FORMAT_VERSION
         return PART_FORMAT_VERSION if self.is_part else SEED_FORMAT_VERSION
@@ -135,7 +142,10 @@ class SeedHeader:
             self.request, self.csn, self.created_wall_ns, self.release, position.last_seqno, position.vector.pack(),
             pack_chains(position.chains), [part for r in self.regions for part in (r.name, r.page_bytes, r.pages)],
         ]  # fmt: skip
-        if self.partitions is not None:
+        if self.rows:
+            numbers = None if self.partitions is None else list(self.partitions)
+            fields += [self.is_part, numbers, [[*key, one] for key, one in sorted(self.rows.items())]]
+        elif self.partitions is not None:
             fields += [self.is_part, list(self.partitions)]
         return bytes(msgpack.packb(fields, use_bin_type=True))
 
@@ -144,11 +154,16 @@ class SeedHeader:
         """The header that `pack` gave, of a file of that version. DamagedError when it is none."""
         try:
             fields = msgpack.unpackb(body, raw=False, max_map_len=0, max_ext_len=0)
-            is_part, partitions = version == PART_FORMAT_VERSION, None
-            if version == PARTIAL_FORMAT_VERSION:
+            is_part, partitions, rows = version == PART_FORMAT_VERSION, None, dict[Table, str]()
+            if version == ROWS_FORMAT_VERSION:
+                *fields, listed = fields
+                rows = {(region, table): condition for region, table, condition in listed}
+                need(bool(rows) and all(type(text) is str for one in listed for text in one), "rows of tables")
+            if version >= PARTIAL_FORMAT_VERSION:
                 *fields, is_part, numbers = fields
-                partitions = unpack_partitions(numbers)
-                need(type(is_part) is bool and list(partitions) == sorted(set(partitions)), "partitions")
+                partitions = None if rows and numbers is None else unpack_partitions(numbers)
+                ascending = partitions is None or list(partitions) == sorted(set(partitions))
+                need(type(is_part) is bool and ascending, "partitions")
             network, primary, name, to, to_uuid, seed, request, csn, created, release, seqno, vector, chains, flat = (
                 fields
             )
@@ -167,7 +182,7 @@ class SeedHeader:
         except UNREADABLE as error:
             raise DamagedError(f"the header of the seed makes no sense: {error}", do=SEED.damaged_do) from None
         known_of = (network, primary, name, to, to_uuid, seed, request, csn, created, release)
-        return cls(*known_of, position, regions, is_part, partitions)
+        return cls(*known_of, position, regions, is_part, partitions, rows)
 
 
 def _region(name: Any, page_bytes: Any, pages: Any) -> SeedRegion:

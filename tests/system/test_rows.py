@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from replicate.instance.instance import Instance
+from replicate.transfer.seed.file import read_header
 from tests.harness.ports import free_port
 from tests.harness.street import QUICK, Street
 from tests.harness.waiting import wait_until
@@ -96,7 +97,7 @@ def test_what_it_is_not(street: Street) -> None:
         ("promote",),
         ("promote", "--force"),
         ("replay", "--journal", primary),
-        ("seed", "--to-file", street.directory / "a.seed", "--for", "third"),
+        ("packet", "export", "--to", "third", "--outbox", street.directory),
     ):
         street.on(secondary, "peer", "add", "third", "127.0.0.1:9", "--replace", check=False)
         refused = street.on(secondary, *words, check=False)
@@ -117,6 +118,8 @@ def test_a_third_site_gets_what_is_there_if_it_asks_for_that(street: Street) -> 
     street.on(street.primary, "peer", "add", "third", "127.0.0.1:9")
     street.on(street.secondary, "peer", "add", "third", f"127.0.0.1:{port}")
     street.on(third, "subscription", "filter", "account", "--where", ACCOUNTS)
+    refused = street.on(third, "seed", "--from", street.secondary, check=False)
+    assert "the copy has of table main.entry where amount < 4.5, no other rows, and third wants all" in refused.stderr
     street.on(third, "seed", "--from", street.primary)
     street.on(street.primary, "peer", "remove", "third")
     street.on(third, "receiver", "start", "--listen", f"127.0.0.1:{port}")
@@ -128,9 +131,7 @@ def test_a_third_site_gets_what_is_there_if_it_asks_for_that(street: Street) -> 
     wait_until(says_so, what="the relay refuses by name")  # it has not all entries
     street.on(third, "update", "stop")
     street.on(third, "subscription", "filter", "entry", "--where", ENTRIES)
-    street.on(street.primary, "peer", "add", "third", "127.0.0.1:9")
-    street.on(third, "seed", "--from", street.primary, "--restart")
-    street.on(street.primary, "peer", "remove", "third")
+    street.on(third, "seed", "--restart")  # over the connection to the relay
     street.on(third, "update", "start")
     street.finish([street.writer(1, 60)])
     came(street, third)
@@ -182,6 +183,8 @@ def test_a_change_by_a_seed_that_is_killed(street: Street, failpoint: str) -> No
     street.on(street.secondary, "update", "stop")
     killed(street, failpoint, "--restart")
     if failpoint.startswith("seed.received"):  # nothing was given up: it goes on by the old one
+        came_so = read_header(street.secondary / "seed" / "incoming.seed").rows  # the others stayed at the source
+        assert came_so == {("main", "account"): "balance <= 30", ("main", "entry"): ENTRIES}
         street.start_update()
         came(street, street.secondary)
         street.on(street.secondary, "update", "stop")

@@ -75,7 +75,7 @@ from replicate.transfer.seed.install import (
     silent,
 )
 from replicate.transfer.seed.make import leaves, leaving, require_regions
-from replicate.transfer.seed.rows import where_of
+from replicate.transfer.seed.rows import require_wanted, where_of
 
 UPDATE: Final = "update"
 LOOK_S: Final = 0.1
@@ -195,6 +195,7 @@ def seed_alone(
     require_regions(primary, names)
     partitions = leaving(primary, secondary.name)
     check_partitions(secondary, partitions, secondary.content.held, str(secondary.path))
+    require_wanted(secondary, primary.content.held_rows, secondary.content.held_rows, str(secondary.path))
     with filling(secondary, names, restart=restart):
         check_places(secondary, names)
         directory = copies_directory(secondary)

@@ -50,7 +50,7 @@ from replicate.system.os_errors import io_error
 from replicate.transfer.container import NO_ID, SeedHeader
 from replicate.transfer.seed.file import SeedReader, require_free
 from replicate.transfer.seed.filtered import refuse_copies_into
-from replicate.transfer.seed.rows import place_rows, where_of
+from replicate.transfer.seed.rows import place_rows, require_wanted, where_of
 
 COPIES: Final = "seed"
 """Directory (in the instance's regions) of the copies that are not yet in their places."""
@@ -335,7 +335,7 @@ def require_all_regions(header: SeedHeader, where: str) -> None:
 
 def check_header(secondary: Instance, header: SeedHeader, where: str, *, wanted: tuple[int, ...] | None = None) -> None:
     """Was this seed made for this secondary? `wanted`: the partitions that it must have (None: those that are to be
-    here). UsageError, WrongNetworkError, WrongInstanceError."""
+    here). UsageError, CopyTooOldError (some rows, and others are wanted), WrongNetworkError, WrongInstanceError."""
     content = secondary.content
     check_base(secondary, header, where, wanted=wanted)
     is_other = header.secondary_uuid not in (NO_ID, content.uuid)
@@ -369,9 +369,11 @@ def check_base(secondary: Instance, header: SeedHeader, where: str, *, wanted: t
     content = secondary.content
     if header.primary == content.uuid:
         raise UsageError("an instance cannot be seeded from itself", where=where, do="Name another secondary with -i")
+    is_beside = header.is_part or wanted is not None
     if wanted is None:
         wanted = content.held if header.is_part else content.subscription
     check_partitions(secondary, header.partitions, wanted, where)
+    require_wanted(secondary, header.rows, content.held_rows if is_beside else content.rows, where)
     if header.network != content.network:
         raise WrongNetworkError(
             f"the seed is of network {uuid.UUID(bytes=header.network)}, {secondary.name} belongs to "

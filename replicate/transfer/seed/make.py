@@ -38,13 +38,14 @@ from replicate.instance.consumers import Consumer, read_consumer, read_hold, wri
 from replicate.instance.instance import Instance
 from replicate.limits import PARTITION_NONE
 from replicate.model.elements import elements_in
+from replicate.model.subscription import Rows
 from replicate.pool import control as word
-from replicate.region.sqlite.partial import take_out
+from replicate.region.sqlite.partial import Where, take_out
 from replicate.region.sqlite.snapshot import copy_pages, size_of
 from replicate.transfer.container import NO_ID, SeedHeader, SeedRegion, file_bytes, pack_catalogue
 from replicate.transfer.seed.file import SPARE_BYTES, SeedWriter, require_absent, require_free
 from replicate.transfer.seed.filtered import refuse_from
-from replicate.transfer.seed.rows import refuse_some_rows
+from replicate.transfer.seed.rows import place_rows_in, rows_to_cut, where_of
 from replicate.wire.introduction import refusal
 from replicate.wire.message import RefuseCode
 
@@ -112,11 +113,9 @@ def kept_seed(primary: Instance, consumer: str) -> Path:
 
 
 def require_whole(primary: Instance) -> None:
-    """TryAgainError while a region waits for its seed here: a copy of this instance would lack it, and not know;
-    UsageError where it has some rows of a table. Reads the instance file again: a Source Server has opened it long
-    ago."""
+    """TryAgainError while a region waits for its seed here: a copy of this instance would lack it, and not know. Reads
+    the instance file again: a Source Server has opened it long ago."""
     primary.reload()
-    refuse_some_rows(primary)
     if primary.waiting:
         raise TryAgainError(
             f"region {primary.waiting[0]} is not in {primary.name} yet, and waits for its own seed",
@@ -126,10 +125,8 @@ def require_whole(primary: Instance) -> None:
 
 
 def require_regions(primary: Instance, names: Sequence[str]) -> None:
-    """NotFoundError unless it has all of these, UsageError where it has some rows of a table. Reads the instance file
-    again."""
+    """NotFoundError unless it has all of these. Reads the instance file again."""
     primary.reload()
-    refuse_some_rows(primary)
     here = [entry.name for entry in primary.regions]
     for name in names:
         if name not in here:
@@ -175,10 +172,12 @@ def make_seed(
     timeout_s: float = LOCK_TIMEOUT_S,
     regions: Sequence[str] = (),
     partitions: Sequence[int] = (),
+    rows: Rows | None = None,
 ) -> MadeSeed:
     """Write the seed of the registered peer `consumer` to `path`. `timeout_s` bounds only the waiting for locks.
     `regions`: some of them, for a secondary that has the others; `partitions`: the rows of these alone. Nothing more is
-    kept in the journal then, since that secondary's own has what comes after.
+    kept in the journal then, since that secondary's own has what comes after. `rows`: of these tables the secondary
+    wants these rows, and others stay here.
 
     Raises NotFoundError (no such peer, no region, no directory), the refusal of a partition (`require_partitions`),
     AlreadyExistsError (`path`, and not `replace`), UsageError (`path` is the instance's own; rows, and a
@@ -211,13 +210,13 @@ def make_seed(
             with take_absorbed(door, timeout_s=timeout_s) as snapshot:
                 to, parts = known or Consumer(consumer), tuple(sorted(partitions))
                 only = regions or _regions_of(snapshot, parts)
-                return _write(primary, to, snapshot, path, request, progress, door, only, parts)
+                return _write(primary, to, snapshot, path, request, progress, door, rows or {}, only, parts)
         registered = register_consumer(primary, consumer, uuid_hex, door)
         last_seqno = int(door.words[word.LAST_SEQNO])
         write_hold(directory, consumer, last_seqno if held is None else min(held, last_seqno))
         try:
             with take_absorbed(door, timeout_s=timeout_s) as snapshot:
-                made = _write(primary, registered, snapshot, path, request, progress, door)
+                made = _write(primary, registered, snapshot, path, request, progress, door, rows or {})
         except BaseException:
             write_hold(directory, consumer, held)
             raise
@@ -233,6 +232,7 @@ def _write(
     request: bytes,
     progress: Progress,
     door: Door,
+    rows: Rows,
     only: Sequence[str] = (),
     parts: tuple[int, ...] = (),
 ) -> MadeSeed:
@@ -241,8 +241,10 @@ def _write(
     }
     refuse_from(primary, connections)
     partitions, spare_bytes = parts or leaving(primary, consumer.name), _spare_bytes(primary, path.parent)
+    cut_rows = place_rows_in(rows_to_cut(primary, rows, connections), connections)
     with ExitStack() as stack:
-        cut = _cut_copies(stack, connections, snapshot, path, leaves(partitions), spare_bytes, progress)
+        keeps, where = leaves(partitions), where_of(cut_rows)
+        cut = _cut_copies(stack, connections, snapshot, path, keeps, where, spare_bytes, progress)
         regions = tuple(
             SeedRegion(name, *size_of(connection)) if name not in cut else cut[name]
             for name, connection in connections.items()
@@ -262,6 +264,7 @@ def _write(
             regions=regions,
             is_part=bool(only),
             partitions=partitions,
+            rows={**primary.content.held_rows, **cut_rows},
         )
         packed, catalogue = header.pack(), pack_catalogue(snapshot.catalogue.newest(), header.seqno)
         total_bytes = file_bytes(packed, catalogue, regions)
@@ -292,12 +295,13 @@ def _cut_copies(
     snapshot: Snapshot,
     path: Path,
     keeps: Callable[[int], bool],
+    where: Where,
     spare_bytes: int,
     progress: Progress,
 ) -> dict[str, SeedRegion]:
     """All regions copied aside, without the rows that stay here, and what stands in the file for each; nothing where
     all rows go. They are smaller then, so they are made before the file is begun. `stack` removes them."""
-    if all(keeps(one.partition) for one in snapshot.catalogue.in_force().values()):
+    if all(keeps(one.partition) and not where(one) for one in snapshot.catalogue.in_force().values()):
         return {}
     made: dict[str, SeedRegion] = {}
     all_pages = sum(size_of(connection)[1] for connection in connections.values())
@@ -308,7 +312,7 @@ def _cut_copies(
         stack.callback(copy.unlink, missing_ok=True)
         copy.unlink(missing_ok=True)
         copy_pages(connection, copy, lambda _done, _all, name=name: progress(name, 0, all_pages))  # type: ignore[misc]
-        take_out(copy, keeps)
+        take_out(copy, keeps, where=where)
         made[name] = SeedRegion(name, page_bytes, os.stat(copy).st_size // page_bytes)
     return made
 

@@ -164,7 +164,8 @@ def load_from_instance(
         wait_for_stream(secondary, numbers, told)
         path = seed_directory(secondary.path) / "incoming.seed"
         try:
-            make_seed(primary, secondary.name, path, replace=True, partitions=numbers, progress=told)
+            rows = secondary.content.held_rows
+            make_seed(primary, secondary.name, path, replace=True, partitions=numbers, rows=rows, progress=told)
             return take_in(secondary, path, numbers, told=told)
         finally:
             path.unlink(missing_ok=True)

@@ -127,7 +127,7 @@ def regions_over_connection(
             with SeedReader(incoming.whole) as reader:
                 check_part(secondary, reader.header, names, str(incoming.whole))
                 seeded = install_checked_alone(secondary, reader, names, told=told)
-        except (DamagedError, WrongInstanceError, JournalMissingError) as error:
+        except (DamagedError, WrongInstanceError, JournalMissingError, CopyTooOldError) as error:
             incoming.discard()  # run again, the command has another one sent
             raise error
         incoming.discard()
@@ -183,7 +183,7 @@ def _install(secondary: Instance, incoming: Incoming, restart: bool, told: Told)
             restart=restart,
             progress=lambda _region, done, pages: told("installing", done, pages),
         )
-    except (DamagedError, WrongInstanceError) as error:
+    except (DamagedError, WrongInstanceError, CopyTooOldError) as error:
         incoming.discard()
         do = "It was removed; run replicate -i INSTANCE seed again, and it comes again"
         raise type(error)(error.what, where=error.where, do=do) from error

@@ -14,13 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from replicate.errors import UsageError
+from replicate.errors import CopyTooOldError, UsageError
 from replicate.filters.row_filter import parse
+from replicate.instance.file import told_rows
 from replicate.instance.instance import Instance
 from replicate.model.subscription import Rows, Table
 from replicate.model.transaction import TableDefinition
 from replicate.region.sqlite.empty import reading
 from replicate.region.sqlite.schema import recorded_definitions
+from replicate.wire.introduction import refusal
+from replicate.wire.message import RefuseCode
 
 Where = Callable[[TableDefinition], str]
 
@@ -100,11 +103,27 @@ def check_rows(instance: Instance, tables: Collection[Table]) -> None:
             require_table(key, condition, definitions_here(instance))
 
 
-def refuse_some_rows(primary: Instance) -> None:
-    """UsageError where `primary` has some rows of a table: a copy of it would pass for a whole one."""
-    if primary.content.held_rows:
-        raise UsageError(
-            f"{primary.name} {primary.told_held}, and a copy would pass for a whole one",
-            where=str(primary.path),
-            do="Seed from an instance that has all rows; by the same conditions the stream may come from here then",
-        )
+def rows_to_cut(source: Instance, rows: Rows, regions: Collection[str]) -> Rows:
+    """Of the rows that a peer wants, in these regions, what `source` has more of. The refusal ROWS_REFUSED where the
+    peer wants others of a table than `source` has."""
+    here = source.content.held_rows
+    for key, condition in rows.items():
+        if key in here and here[key] != condition:
+            raise refusal(
+                RefuseCode.ROWS_REFUSED,
+                f"{source.name} {source.told_held}, and its peer wants {told_rows({key: condition})}",
+            )
+    return {key: one for key, one in rows.items() if key not in here and key[0] in ("", *regions)}
+
+
+def require_wanted(secondary: Instance, rows: Rows, wanted: Rows, where: str) -> None:
+    """CopyTooOldError for a copy with these rows of tables only, where others are `wanted`."""
+    for key, condition in rows.items():
+        found = wanted.get(key, wanted.get(("", key[1])))
+        if found != condition:
+            told = told_rows({key: found}) if found is not None else "all of them"
+            raise CopyTooOldError(
+                f"the copy has {told_rows({key: condition})}, and {secondary.name} wants {told}",
+                where=where,
+                do="Make another one; or want these: replicate -i INSTANCE subscription filter TABLE --where …",
+            )

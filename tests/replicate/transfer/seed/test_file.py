@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from replicate.admin.regions import add_region
@@ -27,7 +29,7 @@ from replicate.instance.instance import Instance
 from replicate.limits import KIB
 from replicate.status.collect import collect
 from replicate.system import failpoint
-from replicate.transfer.container import SEED, RecordType
+from replicate.transfer.container import SEED, RecordType, SeedHeader
 from replicate.transfer.records import HEAD_BYTES, PREFIX_BYTES
 from replicate.transfer.seed.file import SeedReader, good_bytes_of, read_header
 from replicate.transfer.seed.install import install_file
@@ -204,9 +206,25 @@ def test_what_is_refused_when_a_file_is_loaded(pair: Pair, tmp_path: Path) -> No
 def test_a_file_of_a_later_format(pair: Pair) -> None:
     path = make(pair)
     data = path.read_bytes()
-    path.write_bytes(SEED.pack_prefix(4) + data[PREFIX_BYTES:])
-    with pytest.raises(FormatUnknownError, match=r"format 4, this release knows up to 3 .*Upgrade"):
+    path.write_bytes(SEED.pack_prefix(5) + data[PREFIX_BYTES:])
+    with pytest.raises(FormatUnknownError, match=r"format 5, this release knows up to 4 .*Upgrade"):
         install_file(pair.secondary, path)
+
+
+def test_a_header_says_of_which_tables_it_has_some_rows(pair: Pair) -> None:
+    with SeedReader(make(pair)) as reader:
+        plain = reader.header
+    rows = {("main", "account"): "id > 3", ("side", "t"): "a = 'é'"}
+    both = replace(plain, rows=rows, partitions=(1, 9), is_part=True)
+    for header in (replace(plain, rows=rows), both, replace(plain, partitions=(1,))):
+        assert SeedHeader.unpack(header.pack(), header.version) == header
+    assert (replace(plain, rows=rows).version, replace(plain, partitions=(1,)).version, plain.version) == (4, 3, 1)
+    *fields, is_part, numbers, listed = msgpack.unpackb(replace(plain, rows=rows).pack())
+    for nonsense in ([], 7, [["main", "t"]], [["main", "t", 5]], [[["main"], "t", "a = 1"]]):
+        with pytest.raises(DamagedError, match="header of the seed makes no sense"):
+            SeedHeader.unpack(msgpack.packb([*fields, is_part, numbers, nonsense]), 4)
+    with pytest.raises(DamagedError):
+        SeedHeader.unpack(msgpack.packb([*fields, 5, numbers, listed]), 4)
 
 
 def test_every_flip_and_every_cut_is_found_before_anything_is_replaced(pair: Pair) -> None:

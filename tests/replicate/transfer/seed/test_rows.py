@@ -13,16 +13,18 @@ import pytest
 
 from replicate.admin import partitions, subscriptions
 from replicate.compare.compare import compare
-from replicate.errors import UsageError
+from replicate.errors import CopyTooOldError, PeerRefusedError, UsageError
 from replicate.instance.file import WITH_ROWS
 from replicate.instance.instance import Instance
 from replicate.region.sqlite.digest import TableVerdict
 from replicate.system import failpoint
+from replicate.transfer.container import ROWS_FORMAT_VERSION
 from replicate.transfer.seed.direct import seed
+from replicate.transfer.seed.file import SeedReader
 from replicate.transfer.seed.install import install_file
 from replicate.transfer.seed.make import make_seed
 from replicate.transfer.seed.partition import load_from_instance
-from replicate.transfer.seed.rows import definitions_here, place_rows, tables_by_partition, where_of
+from replicate.transfer.seed.rows import definitions_here, place_rows, require_wanted, tables_by_partition, where_of
 from tests.harness.pair import Pair
 
 SCHEMA = """
@@ -245,21 +247,67 @@ def test_a_partition_is_loaded_by_what_is_wanted_then(pair: Pair) -> None:
     assert pair.secondary.content.choice.uncopied == (("main", "other"),)
 
 
-def test_nobody_is_seeded_from_some_rows(pair: Pair) -> None:
-    write(pair, "INSERT INTO item (size) VALUES (1), (5)")
+def test_a_copy_with_some_rows_serves_who_wants_these(pair: Pair) -> None:
+    """From a secondary that has some, and from a primary that was told what is wanted."""
+    write(pair, "INSERT INTO item (size) VALUES (1), (5), (9)")
     subscriptions.filter_(pair.secondary, "item", "size > 3")
     pair.seed()
-    pair.secondary.register_peer("third", "127.0.0.1", 7431)
-    told = r"has of table main\.item where size > 3, no other rows, and a copy would pass for a whole one"
-    with pytest.raises(UsageError, match=told):
-        make_seed(pair.secondary, "third", pair.directory / "third.seed")
-    with pytest.raises(UsageError, match=told):
-        make_seed(pair.secondary, "third", pair.directory / "third.seed", regions=("main",))
     third = Instance.create(
         pair.directory / "third", role="secondary", name="third", network=pair.primary.content.network
     )
-    with pytest.raises(UsageError, match=told):
-        seed(pair.secondary, third)
+    pair.secondary.register_peer("third", "127.0.0.1", 7431)
+    path = pair.directory / "third.seed"
+
+    def by_file() -> None:
+        make_seed(pair.secondary, "third", path, replace=True)
+        with SeedReader(path) as reader:
+            assert reader.header.version == ROWS_FORMAT_VERSION
+            assert reader.header.rows == {("main", "item"): "size > 3"}
+        install_file(third, path, restart=True)
+
+    def beside() -> None:
+        seed(pair.secondary, third, restart=True)
+
+    for told, wish in (
+        ("third wants all of them", None),
+        (r"third wants of table main\.item where size > 4", "size > 4"),
+    ):
+        if wish is not None:
+            subscriptions.filter_(third, "item", wish)
+        for way in (by_file, beside):
+            with pytest.raises(CopyTooOldError, match=told):
+                way()
+    for way in (by_file, beside):
+        subscriptions.filter_(third, "item", "size > 3")
+        way()
+        third.reload()
+        assert third.content.held_rows == {("main", "item"): "size > 3"}
+        assert rows(pair, "item", third) == rows(pair, "item WHERE size > 3", pair.primary)
+    with pytest.raises(CopyTooOldError, match="east wants all of them"):
+        require_wanted(pair.primary, third.content.held_rows, pair.primary.content.held_rows, "here")
+    with pytest.raises(PeerRefusedError, match=r"has of table main\.item where size > 3, no other rows, and its peer"):
+        make_seed(pair.secondary, "third", path, replace=True, rows={("main", "item"): "size > 4"})
+
+
+def test_the_other_rows_stay_at_the_source_that_was_told(pair: Pair) -> None:
+    write(pair, "INSERT INTO item (size, name) VALUES (1, 'stays at home'), (5, 'goes')")
+    path = pair.directory / "west.seed"
+    with pytest.raises(UsageError, match="has no column weight"):
+        make_seed(pair.primary, "west", path, rows={("", "item"): "weight > 3"})
+    make_seed(pair.primary, "west", path, rows={("", "item"): "size > 3"})
+    data = path.read_bytes()
+    assert b"goes" in data
+    assert b"stays at home" not in data
+    with pytest.raises(CopyTooOldError):
+        install_file(pair.secondary, path)
+    assert not pair.secondary.regions
+    subscriptions.filter_(pair.secondary, "item", "size > 3")
+    subscriptions.filter_(pair.secondary, "other", "v = 1")  # of which the copy has all
+    install_file(pair.secondary, path)
+    pair.secondary.reload()
+    write(pair, "UPDATE item SET size = 7")
+    pair.catch_up()
+    here(pair, {"item": "size > 3", "other": "v = 1"})
 
 
 def test_where(pair: Pair) -> None:
