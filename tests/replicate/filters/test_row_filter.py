@@ -7,7 +7,7 @@ from typing import Any
 import apsw
 import msgpack
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from replicate.errors import UsageError
@@ -124,6 +124,7 @@ def test_it_says_what_sqlite_says(types: list[str], content: list[tuple[Any, ...
     content=rows,
     text=conditions,
 )
+@settings(max_examples=50)
 @example(types=["ANY", "ANY", "ANY"], content=[("5", 5, None)], text="a = 5 OR b = '5'")
 def test_in_a_strict_table(types: list[str], content: list[tuple[Any, ...]], text: str) -> None:
     connection, definition = tabled(types, content, "STRICT")

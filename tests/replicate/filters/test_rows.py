@@ -105,6 +105,7 @@ def frame_of(seqno: int, changes: list[list[Any]]) -> bytes:
     return pack_frame(kind_of(payload), seqno, 0, 3, 7, seqno, seqno << 12, payload, count)[0]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.sampled_from(CONDITIONS), st.sampled_from((None, {1}, {1, 2})))
 def test_random_histories(seed: int, text: str, wanted: set[int] | None) -> None:
     dice = Random(seed)
