@@ -11,7 +11,9 @@ import pytest
 from replicate.admin import subscriptions
 from replicate.compare.compare import compare, digest
 from replicate.compare.digest import compare_digests
+from replicate.compare.range_check import Outcome, take_range, verify
 from replicate.compare.repair import repair
+from replicate.compare.rounds import Place
 from replicate.compare.some_rows import SomeRows
 from replicate.errors import UsageError
 from replicate.region.sqlite.digest import TableVerdict
@@ -79,3 +81,17 @@ def test_digests_leave_it_out_and_a_repair_does_not_touch_it(pair: Pair) -> None
     assert TableVerdict.LEFT_OUT.value == "left out, its rows are not all in both"
     mended = repair(pair.primary, pair.secondary, by="test", dry_run=True, timeout_s=60)
     assert mended.left == {"main.t": "some of its rows are in one of them only"}
+
+
+def test_the_patrol_passes_it_and_says_why(pair: Pair) -> None:
+    pair.catch_up()
+    place: Place | None = Place(7)
+    found = {}
+    while place is not None:
+        taken = take_range(pair.primary, place)
+        if taken.check is not None:
+            verdict = verify(pair.secondary, taken.check, pair.last_seqno(pair.secondary))
+            found[taken.check.table] = verdict.outcome, verdict.why
+        place = taken.place
+    assert found["t"] == (Outcome.PASSED, "some of its rows are here")
+    assert found["u"][0] is Outcome.EQUAL
