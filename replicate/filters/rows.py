@@ -25,14 +25,13 @@ from replicate.journal.record import (
     DEFINE_MARK,
     FrameBatch,
     decode_batch,
-    large_commit_of,
     pack_changes,
     pack_null,
     pack_restated,
     read_head,
 )
 from replicate.journal.walk import walk
-from replicate.model.transaction import Kind, Op, TableDefinition, changed_of, unpack_partitions
+from replicate.model.transaction import Kind, Op, TableDefinition, changed_of
 
 REASON: Final = "ROWS_REFUSED"
 _CHANGE: Final = 4
@@ -60,8 +59,8 @@ class RowSelection:
         self._filters = {key: _parsed(key, text) for key, text in filters.items()}
         self._bound: dict[int, BoundFilter] = {}
         self._ids = _NOTHING
-        self._in: dict[int, int] = {}
-        """The partition of each table that has a condition, by its id."""
+        self._in: set[int] = set()
+        """Partitions of the tables that have a condition."""
         self._dormant = set(self._filters)
         """Tables of conditions that are not there."""
         self._stopped: PeerRefusedError | None = None
@@ -124,7 +123,8 @@ class RowSelection:
             return None
         if not left:
             self._kept_back += 1
-            return pack_null(head, "", tuple(sorted({self._in[ident] for ident in body[start + 1 :: _CHANGE]})))
+            # It names no partition, though it was carried: windows with others take the slow way (window/columns.py).
+            return pack_null(head, "", ())
         reason = body[start - 1][0] if head.kind == Kind.RESTATED else ""
         return pack_restated(head, reason, pack_changes(left), len(left))
 
@@ -162,7 +162,7 @@ class RowSelection:
         except UsageError as error:
             raise refused(key, condition.text, error.what) from error
         self._ids = re.compile(b"|".join(re.escape(b"\xce" + one.to_bytes(4, "big")) for one in self._bound))
-        self._in[definition.table_id] = definition.partition
+        self._in.add(definition.partition)
         self._dormant.discard(key)
 
     def _check_name(self, region: str, sql: str) -> None:
@@ -185,7 +185,7 @@ class RowSelection:
     def takes_whole(self, commit_frame: bytes, partitions: Iterable[int]) -> bool:
         """As PartitionSelection says it."""
         numbers = tuple(partitions)
-        if self._dormant or not set(self._in.values()).isdisjoint(numbers):
+        if self._dormant or not self._in.isdisjoint(numbers):
             return False
         if self._partitions is None:
             return is_as_written(commit_frame)
@@ -195,9 +195,7 @@ class RowSelection:
         """As PartitionSelection says it; and what `check` raises, after parts of it perhaps."""
         self.check()
         changes = changes_in(parts) if self._partitions is None else self._partitions.wanted(parts)
-        carried = unpack_partitions(large_commit_of(decode_batch(commit_frame, count=1)[2])[-1])
-        carried = tuple(one for one in carried if self._partitions is None or self._partitions.wants(one))
-        for item in told_large(commit_frame, self._going(changes), token, carried):
+        for item in told_large(commit_frame, self._going(changes), token):
             self._kept_back += is_null(item)
             yield item
 

@@ -196,11 +196,9 @@ class PartitionSelection:
                 self._define(change[1], change[3])
 
 
-def told_large(
-    commit_frame: bytes, changes: Iterable[list[Any]], token: int, partitions: tuple[int, ...] = ()
-) -> Generator[StreamItem]:
+def told_large(commit_frame: bytes, changes: Iterable[list[Any]], token: int) -> Generator[StreamItem]:
     """The large transaction with that commit frame as these changes: parts under `token`, and the frame that commits
-    them; or one frame, where one holds them. `partitions`: those that it carried, also where nothing of it is left."""
+    them; or one frame, where one holds them."""
     head = read_head(commit_frame)
     made = Restating(head.seqno, head.origin, token)
     for change in changes:
@@ -210,7 +208,7 @@ def told_large(
     made.close()
     if (ready := made.parts()) is not None:
         yield ready
-    frame = made.finish(head, "", partitions)
+    frame = made.finish(head, "", ())
     yield StreamLarge(head.seqno, frame) if made.is_large else FrameBatch(head.seqno, head.seqno, 1, frame)
 
 

@@ -54,6 +54,8 @@ def came(street: Street, instance: Path, **wishes: str) -> None:
         assert rows(here, table) == rows(street.database, table, wishes.get(table, "1")), table
     found = json.loads(street.on(instance, "--json", "compare", "--with", street.primary).stdout)
     assert {one["status"] for one in found["regions"][0]["comparison"]["tables"]} == {"equal"}
+    array = json.loads(street.on(street.primary, "--json", "scr", "--with", instance).stdout)
+    assert {one["state"] for one in array["rows"]} == {"even"}
 
 
 MANY = "WITH n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 40000)"
