@@ -28,7 +28,7 @@ from replicate.pool import control
 from replicate.pool.shared_memory import PoolKind, SharedMemory, pool_path
 from replicate.region.sqlite.bookkeeping import read_identity
 from replicate.settings.load import Config, load
-from replicate.transfer.container import PARTIAL_FORMAT_VERSION, SEED
+from replicate.transfer.container import ROWS_FORMAT_VERSION, SEED
 from replicate.transfer.seed.incoming import SOCKET_NAME
 from replicate.transfer.seed.request import read_answer
 from replicate.wire import codec
@@ -195,8 +195,8 @@ def test_every_file_names_its_version_and_another_one_is_refused_by_name(pair: P
     with refused(newer, FORMAT_VERSION):
         SegmentHeader.unpack(bytes(head))
 
-    with refused(PARTIAL_FORMAT_VERSION + 1, PARTIAL_FORMAT_VERSION):
-        SEED.check_prefix(SEED.pack_prefix(PARTIAL_FORMAT_VERSION + 1), "x.seed")
+    with refused(ROWS_FORMAT_VERSION + 1, ROWS_FORMAT_VERSION):
+        SEED.check_prefix(SEED.pack_prefix(ROWS_FORMAT_VERSION + 1), "x.seed")
 
     copy = apsw.Connection(":memory:")
     region = apsw.Connection(str(pair.primary.region("main").path), flags=apsw.SQLITE_OPEN_READONLY)
