@@ -180,7 +180,7 @@ class PartitionSelection:
     def wants_all_of(self, parts: Iterable[bytes]) -> bool:
         """Whether every change of a large transaction is wanted, whatever partitions it names. `parts`: its PART
         frames. JournalDamagedError."""
-        for change in _changes(parts):
+        for change in changes_in(parts):
             if change[0] == Op.DEFINE:
                 self._define(change[1], change[3])
             if not self.wants(section_of(change[0], change[1], self._partitions)):

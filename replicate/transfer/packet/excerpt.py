@@ -71,6 +71,18 @@ def selection_for(
     return PartitionSelection(wanted, definitions) if wanted is not None or keeps_back else None
 
 
+def refuse_some_rows(instance: Instance, why: str) -> None:
+    """UsageError for one that has some rows of a table only. `why`: the end of the sentence."""
+    if instance.content.held_rows:
+        raise UsageError(
+            f"{instance.name} {instance.told_held}, and {why}",
+            where=str(instance.path),
+            do="Let a line bring them; or have it get all: "
+            f"{' and '.join(f'replicate -i {instance.named} {one}' for one in instance.content.getting_all)}, then "
+            "seed it",
+        )
+
+
 def content_of(summary: PacketSummary) -> Content:
     """In whose words the packet is."""
     told_by = summary.excerpt.filter if summary.excerpt is not None else ""
@@ -78,9 +90,11 @@ def content_of(summary: PacketSummary) -> Content:
 
 
 def judge_excerpt(instance: Instance, summary: PacketSummary, where: str) -> None:
-    """Whether what the packet has can go on what is here, if it brings anything. PeerRefusedError."""
+    """Whether what the packet has can go on what is here, if it brings anything. PeerRefusedError; UsageError where
+    some rows of a table are here."""
     if summary.is_receipt:
         return
+    refuse_some_rows(instance, "a packet brings all rows")
     has, asked = summary.excerpt.partitions if summary.excerpt is not None else (), instance.content.choice.asked
     if has and (asked is None or not set(asked) <= set(has)):
         named = instance.content.partitions.name

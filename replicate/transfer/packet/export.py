@@ -38,7 +38,7 @@ from replicate.system.failpoint import hit
 from replicate.system.locks import FileLock
 from replicate.system.os_errors import io_error
 from replicate.transfer.packet.epochs import EpochRow, Epochs
-from replicate.transfer.packet.excerpt import excerpt_for, selection_for
+from replicate.transfer.packet.excerpt import excerpt_for, refuse_some_rows, selection_for
 from replicate.transfer.packet.format import (
     NO_LARGE,
     PIECE_BYTES,
@@ -336,6 +336,7 @@ class ExportRun:
         wanted = tuple(dict.fromkeys(targets))
         if not 0 < len(wanted) <= TARGETS_MAX:
             raise UsageError(f"{len(wanted)} targets", do=f"Name 1 to {TARGETS_MAX}")
+        refuse_some_rows(self.instance, "a packet says of which partitions it has rows, and not which rows")
         base, goes_on = self._base(wanted), NO_LARGE
         first, inside = base.last_seqno, 0
         if self._sealer is not None:

@@ -115,3 +115,13 @@ def test_in_whose_words_it_is_taken(tmp_path: Path) -> None:
         judge_excerpt(made, plain, "here")
     note_content(made.run_directory, Content("ab", "hub", "mask"), content_of(masked))
     judge_excerpt(made, plain, "here")  # the same sender may change its filter: its operator has done that
+
+
+def test_one_that_has_some_rows_of_a_table_takes_none(tmp_path: Path) -> None:
+    rows = {("main", "account"): "balance > 5"}
+    made = instance(tmp_path / "east", None, choice=Subscription((2,), (2,), rows=rows, held_rows=rows))
+    with pytest.raises(
+        UsageError, match=r"account where balance > 5, no other rows, and a packet brings all rows"
+    ) as caught:
+        judge_excerpt(made, replace(summary(1, 2, targets=("east",)), excerpt=Excerpt((2, 3))), "here")
+    assert "subscription filter main.account --none" in caught.value.do
