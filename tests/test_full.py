@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import has_turn, pytest_collection_modifyitems
+from tests.conftest import SLOW_TURNS, has_turn, pytest_collection_modifyitems
 from tests.harness.checkout import ROOT
 
 
@@ -61,7 +61,7 @@ def test_long_ones_are_for_the_full_run_and_files_with_slow_ones_come_first(
     assert config.deselected == deselected
 
 
-@pytest.mark.parametrize(("marks", "turns", "every"), [((), 3, 3), (("slow",), 0, 5), (("slow",), 2, 2)])
+@pytest.mark.parametrize(("marks", "turns", "every"), [((), 3, 3), (("slow",), 0, SLOW_TURNS), (("slow",), 2, 2)])
 def test_each_has_its_turn_within_as_many_commits_as_it_says(marks: tuple[str, ...], turns: int, every: int) -> None:
     many: list[Any] = [Item(f"a.py::test[{number}]", *marks, turns=turns) for number in range(60)]
     for item in many:

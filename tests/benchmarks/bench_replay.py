@@ -41,6 +41,7 @@ from replicate.transfer.seed.direct import seed
 from tests.benchmarks import report
 from tests.benchmarks.street_bench import ROOT, machine
 from tests.harness.differential import read, same
+from tests.harness.instances import with_settings
 from tests.harness.pair import Pair, work_all
 from update_process.replay.apply import NetApply, NetSource
 from update_process.replay.backlog import Journals
@@ -128,9 +129,8 @@ class Backlog:
                 Instance.create(directory / name, role="secondary", name=name, network=pair.primary.content.network)
             )
             pair.primary.register_peer(name, "127.0.0.1", 7430)
-        for instance in (pair.primary, pair.secondary, *others):
-            (instance.path / "replicate.toml").write_text(SETTINGS)
-            instance.reload()
+        every = (pair.primary, pair.secondary, *others)
+        pair.primary, pair.secondary, *others = (with_settings(one, SETTINGS) for one in every)
         with pair.connect() as connection:
             connection.executemany("INSERT INTO row VALUES (?, ?, ?)", ((number, 0, TEXT) for number in range(keys)))
         connection.close()

@@ -65,10 +65,7 @@ class Street:
         self._stale = self._deferring = False
         self.log: list[str] = []
         self._plain = plain
-        self.pair = Pair.create(directory, script)
-        for instance in (self.pair.primary, self.pair.secondary):
-            (instance.path / "replicate.toml").write_text('[journal]\ndurability = "off"\npool_bytes = 1048576\n')
-            instance.reload()
+        self.pair = Pair.create(directory, script, settings='[journal]\ndurability = "off"\npool_bytes = 1048576\n')
         self.pair.seed()
         plain.ask("begin", (script, pragmas, str(directory / "plain.db")))
         path = self.pair.primary.path

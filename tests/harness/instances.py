@@ -56,6 +56,12 @@ def configure(directory: Path, **journal: object) -> None:
     (directory / "replicate.toml").write_text("\n".join(lines) + "\n")
 
 
+def with_settings(instance: Instance, text: str) -> Instance:
+    """The instance with this replicate.toml: settings are read when an instance is opened, and then only."""
+    (instance.path / "replicate.toml").write_text(text)
+    return Instance.open(instance.path)
+
+
 def make_primary(
     directory: Path, *, regions: tuple[str, ...] = ("main",), script: str = SCRIPT, **journal: object
 ) -> Instance:

@@ -32,7 +32,7 @@ from replicate.journal.record import FrameBatch, Head, read_head
 from replicate.pool.receive_pool import ReceivePool, RecordKind
 from replicate.settings.table import UpdateConfig
 from replicate.transfer.seed.direct import seed
-from tests.harness.instances import last_seqno
+from tests.harness.instances import last_seqno, with_settings
 from update_process.applier import Applier, Done
 
 SCHEMA = """
@@ -64,9 +64,7 @@ class Pair:
         primary = Instance.create(directory / "east", role="primary", name="east")
         secondary = Instance.create(directory / "west", role="secondary", name="west", network=primary.content.network)
         if settings:
-            for instance in (primary, secondary):
-                (instance.path / "replicate.toml").write_text(settings)
-                instance.reload()
+            primary, secondary = with_settings(primary, settings), with_settings(secondary, settings)
         connection = apsw.Connection(str(directory / "app.db"))
         connection.execute(schema)
         connection.close()

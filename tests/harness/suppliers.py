@@ -33,6 +33,7 @@ from replicate.settings.table import UpdateConfig
 from replicate.transfer.seed.direct import seed
 from replicate.wire.message import Introduction, Restart
 from source_server.restart import Agreed, agree_by_vector
+from tests.harness.instances import with_settings
 from tests.harness.pair import SMALL, deliver_large
 from update_process.applier import Applier
 from update_process.done import Done, Waiting
@@ -59,15 +60,12 @@ class Suppliers:
         shm = directory / "shm"
         shm.mkdir()
         os.environ["REPLICATE_SHM_DIR"] = str(shm)
-        first = Instance.create(directory / "a", role="primary", name="a")
+        first = with_settings(Instance.create(directory / "a", role="primary", name="a"), settings)
         made.by["a"] = first
+        network = first.content.network
         for name in made.names[1:]:
-            made.by[name] = Instance.create(
-                directory / name, role="secondary", name=name, network=first.content.network
-            )
-        for instance in made.by.values():
-            (instance.path / "replicate.toml").write_text(settings)
-            instance.reload()
+            one = Instance.create(directory / name, role="secondary", name=name, network=network)
+            made.by[name] = with_settings(one, settings)
         connection = apsw.Connection(str(directory / "app.db"))
         for table in TABLES[:count]:
             connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, v, n INTEGER DEFAULT 0)")

@@ -31,6 +31,7 @@ from replicate.roles.retiring import retire
 from replicate.roles.supplier import convert
 from replicate.roles.writing import give, leave, share
 from replicate.transfer.seed.direct import seed
+from tests.harness.instances import with_settings
 from tests.harness.pair import SMALL, Pair
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, run, shared
@@ -277,8 +278,7 @@ def test_a_secondary_of_a_supplier_has_what_that_one_has(tmp_path: Path) -> None
     made.level()
     first = made.by["a"]
     second = Instance.create(tmp_path / "s", role="secondary", name="s", network=first.content.network)
-    (second.path / "replicate.toml").write_text(SMALL)
-    second.reload()
+    second = with_settings(second, SMALL)
     first.register_peer("s", "127.0.0.1", 7431)
     seed(first, second)
     second.reload()

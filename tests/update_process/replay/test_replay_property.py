@@ -26,6 +26,7 @@ from replicate.instance.instance import Instance
 from replicate.transfer.seed.direct import seed
 from tests.harness.differential import read, same
 from tests.harness.histories import LARGE, History, perform
+from tests.harness.instances import with_settings
 from tests.harness.pair import Pair
 from update_process.replay.backlog import Journals
 from update_process.replay.command import apply_session, replay
@@ -55,9 +56,8 @@ def three(*scripts: str) -> Iterator[tuple[Pair, Instance]]:
         network = pair.primary.content.network
         north = Instance.create(directory / "north", role="secondary", name="north", network=network)
         pair.primary.register_peer("north", "127.0.0.1", 7431)
-        for instance in (pair.primary, pair.secondary, north):
-            (instance.path / "replicate.toml").write_text(CONFIGURATION)
-            instance.reload()
+        every = (pair.primary, pair.secondary, north)
+        pair.primary, pair.secondary, north = (with_settings(one, CONFIGURATION) for one in every)
         pair.seed()
         seed(pair.primary, north)
         north.reload()
