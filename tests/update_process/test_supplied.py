@@ -159,9 +159,9 @@ def test_a_large_transaction_holds_no_lock_while_it_arrives(two: Suppliers, monk
                 write_frame(spool, frame)
                 two.write("b")
 
-            monkeypatch.setattr(Spool, "write_frame", and_commit)
-            done = work_through(applier)
-            monkeypatch.undo()
+            with monkeypatch.context() as patch:
+                patch.setattr(Spool, "write_frame", and_commit)
+                done = work_through(applier)
             assert done.transactions == 1
             assert done.parts > 2
     two.level()
@@ -210,10 +210,9 @@ def test_rows_that_somebody_else_has_changed_stop_it_by_name(two: Suppliers) -> 
 
 def test_a_change_of_what_its_origin_does_not_write_is_refused(two: Suppliers, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that was restored would send it."""
-    monkeypatch.setattr("replicate.door.writer_check.WriterCheck.refuse_others", lambda *_: None)
-    two.write("b", 1, table="ta")
-    monkeypatch.undo()
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(two.directory / "shm"))
+    with monkeypatch.context() as patch:
+        patch.setattr("replicate.door.writer_check.WriterCheck.refuse_others", lambda *_: None)
+        two.write("b", 1, table="ta")
     with pytest.raises(NotWriterError, match="has changed partition DEFAULT, which another supplier writes"):
         two.carry("b", "a")
     assert two.rows("a")["ta"] == []
