@@ -302,10 +302,11 @@ def _cut_without_fsync() -> list[Change]:
 FOUND: Final[dict[str, tuple[str, int]]] = {
     "fsync retried": ("safety", 68),
     "tail not cut": ("safety", 468),
-    "an older number goes with what is taken back": ("liveness", 473),
-    "rows taken back without a sync": ("liveness", 79),
+    "an older number goes with what is taken back": ("safety", 1109),
+    "rows taken back without a sync": ("liveness", 523),
     "what is durable is taken back when a write fails": ("safety", 269),
     "prunes what the consumer needs": ("liveness", 26),
+    "flow control never resumed": ("liveness", 32),
     "checkpoint records outside of the transaction": ("safety", 53),
 }
 """Worlds that find what few others find, to be lived first. With other dice they may not; then all are lived."""
