@@ -13,6 +13,7 @@ FEW: Final = 40
 """Seeds that are lived where the known one does not find it any more, as with other dice."""
 
 
+@pytest.mark.slow
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_found_by_a_few_worlds(name: str) -> None:
