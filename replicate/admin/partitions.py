@@ -66,11 +66,6 @@ def drop(instance: Instance, name: str) -> int:
     return number
 
 
-def tables_of(instance: Instance) -> dict[int, list[tuple[str, str]]]:
-    """Partition -> region and name of each of its tables, of all regions that are here. Raises what reading raises."""
-    return tables_by_partition(instance)
-
-
 def assign(instance: Instance, name: str, tables: Sequence[str]) -> list[Move]:
     """Put tables (TABLE, or REGION.TABLE) into a partition, or into NONE; those that were moved, which are none when
     all were there. NotFoundError for a table or partition that is not there, NotPrimaryError, BusyError, and what a
@@ -161,7 +156,7 @@ def _named(instance: Instance, text: str) -> tuple[str, str]:
 
 
 def _require_empty(instance: Instance, number: int) -> None:
-    left = tables_of(instance).get(number, [])
+    left = tables_by_partition(instance).get(number, [])
     if left and number != PARTITION_DEFAULT:
         region, table = left[0]
         raise UsageError(

@@ -145,12 +145,12 @@ def leave(name: str, timeout_s: float) -> None:
 @click.option("--tables", "shows_tables", is_flag=True, help="Name the tables of each.")
 def list_(shows_tables: bool) -> None:
     """List the partitions, and how many tables each has."""
-    from replicate.admin.partitions import tables_of
     from replicate.model.elements import elements_in
     from replicate.roles.writing import written
+    from replicate.transfer.seed.rows import tables_by_partition
 
     opened = open_instance(LOOKS)
-    known, found = opened.content.partitions, tables_of(opened)
+    known, found = opened.content.partitions, tables_by_partition(opened)
     rows = [
         _ListedPartition(
             known.name(number),

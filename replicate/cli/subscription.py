@@ -148,12 +148,12 @@ def list_() -> None:
 @click.argument("name", nargs=-1, required=True, metavar="NAME…", shell_complete=partitions)
 def show(name: tuple[str, ...]) -> None:
     """Show the tables of these partitions, and which of them refer to tables whose rows are not here."""
-    from replicate.admin.partitions import tables_of
     from replicate.admin.references import outside, references_of
     from replicate.admin.subscriptions import numbers_of
+    from replicate.transfer.seed.rows import tables_by_partition
 
     opened = open_instance(LOOKS)
-    numbers, tables = numbers_of(opened, name), tables_of(opened)
+    numbers, tables = numbers_of(opened, name), tables_by_partition(opened)
     held = [number for number in tables if opened.content.holds(number)]
     lacking = {(one.region, one.child): one for one in outside(references_of(opened), held)}
     known, rows = opened.content.partitions, opened.content.held_rows

@@ -150,10 +150,7 @@ def digest(instance: Instance, *, at: int | None = None, timeout_s: float, told:
             instance.name,
             snapshot.seqno,
             tuple(
-                (
-                    name,
-                    digests.digest_region(connection, progress=progress(name), holds=holds),
-                )
+                (name, digests.digest_region(connection, progress=progress(name), holds=holds))
                 for name, connection in snapshot.regions.connections.items()
             ),
             str(uuid.UUID(bytes=instance.content.network)),

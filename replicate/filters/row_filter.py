@@ -142,8 +142,7 @@ class _Reader:
         self._next = 0
 
     def either(self, depth: int) -> _Tree:
-        if depth > DEPTH_MAX:
-            raise self._bad(f"more than {DEPTH_MAX} levels")
+        self._refuse_deep(depth)
         return self._joined("OR", self._both, depth)
 
     def _both(self, depth: int) -> _Tree:
@@ -157,8 +156,7 @@ class _Reader:
 
     def _one(self, depth: int) -> _Tree:
         if self._takes("NOT"):
-            if depth > DEPTH_MAX:
-                raise self._bad(f"more than {DEPTH_MAX} levels")
+            self._refuse_deep(depth)
             return _Joined("NOT", (self._one(depth + 1),))
         if self._takes("("):
             inner = self.either(depth + 1)
@@ -238,6 +236,14 @@ class _Reader:
     def _must(self, what: str) -> None:
         if not self._takes(what):
             raise self._bad(what)
+
+    def _refuse_deep(self, depth: int) -> None:
+        if depth > DEPTH_MAX:
+            raise UsageError(
+                f"the condition has more than {DEPTH_MAX} parentheses and NOTs within each other",
+                where=f"character {self._token.at + 1} of {self._text!r}",
+                do="Write it flatter",
+            )
 
     def _bad(self, wanted: str) -> UsageError:
         token = self._token

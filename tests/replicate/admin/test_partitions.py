@@ -28,6 +28,7 @@ from replicate.limits import PARTITION_NONE
 from replicate.model.partitions import ONLY_DEFAULT
 from replicate.model.subscription import Subscription
 from replicate.model.transaction import Kind
+from replicate.transfer.seed.rows import tables_by_partition
 from tests.harness.pair import Pair
 
 
@@ -41,7 +42,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
 
 
 def where(pair: Pair) -> dict[str, int]:
-    return {table: number for number, tables in partitions.tables_of(pair.primary).items() for _, table in tables}
+    return {table: number for number, tables in tables_by_partition(pair.primary).items() for _, table in tables}
 
 
 def frames(pair: Pair, last: int) -> list[bytes]:
@@ -168,7 +169,7 @@ def test_several_regions(pair: Pair, tmp_path: Path) -> None:
         connection.commit()
         moved = partitions.assign(pair.primary, "sales", ["side.account", "entry"])
         assert [(one.region, one.table) for one in moved] == [("side", "account"), ("main", "entry")]
-        assert partitions.tables_of(pair.primary) == {
+        assert tables_by_partition(pair.primary) == {
             1: [("main", "account")], 2: [("main", "entry"), ("side", "account")],
         }  # fmt: skip
         connection.execute("ATTACH ? AS main_too", (str(pair.primary.region("main").path),))
@@ -236,17 +237,17 @@ def test_what_is_refused(pair: Pair) -> None:
 
 
 def test_a_table_that_comes_while_its_partition_is_dropped(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, looked = partitions.tables_of, list[int]()
+    real, looked = tables_by_partition, list[int]()
 
     def tables_of(instance: object) -> object:
         found = real(pair.primary)
         if not looked:
             looked.append(1)
-            monkeypatch.setattr(partitions, "tables_of", real)
+            monkeypatch.setattr(partitions, "tables_by_partition", real)
             partitions.assign(pair.primary, "stock", ["account"])
         return found
 
-    monkeypatch.setattr(partitions, "tables_of", tables_of)
+    monkeypatch.setattr(partitions, "tables_by_partition", tables_of)
     with pytest.raises(UsageError, match="has 1 tables"):
         partitions.drop(pair.primary, "stock")
     assert pair.primary.partitions_now().number("stock") == 9
@@ -286,7 +287,7 @@ def added(pair: Pair, **options: str) -> set[int]:
     connection.close()
     add_region(pair.primary, path, name=path.stem, **options)
     pair.primary.reload()
-    tables = partitions.tables_of(pair.primary)
+    tables = tables_by_partition(pair.primary)
     return {number for number, names in tables.items() if any(region == path.stem for region, _ in names)}
 
 

@@ -31,6 +31,7 @@ from replicate.region.sqlite.digest import TableVerdict
 from replicate.status.collect import collect
 from replicate.transfer.seed.install import install_file
 from replicate.transfer.seed.make import make_seed
+from replicate.transfer.seed.rows import tables_by_partition
 from tests.harness.pair import Pair
 
 SCHEMA = "".join(f"CREATE TABLE t{n} (id INTEGER PRIMARY KEY AUTOINCREMENT, v);\n" for n in range(6))
@@ -48,7 +49,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
 
 
 def tables_of(pair: Pair) -> dict[str, int]:
-    return {table: number for number, found in partitions.tables_of(pair.primary).items() for _, table in found}
+    return {table: number for number, found in tables_by_partition(pair.primary).items() for _, table in found}
 
 
 def write(pair: Pair, *texts: str) -> None:

@@ -172,8 +172,8 @@ def test_a_key_that_is_the_rowid_stands_first_in_no_image() -> None:
         ("a = 1.2345678901234567", "has more than 15 digits, or is beyond 1e22"),
         ("a = 1e99", "has more than 15 digits, or is beyond 1e22"),
         ("a = '\n'", "holds a character that cannot be shown"),
-        ("(" * (DEPTH_MAX + 2) + "a = 1", f"more than {DEPTH_MAX} levels was expected"),
-        ("NOT " * (DEPTH_MAX + 2) + "a = 1", f"more than {DEPTH_MAX} levels was expected"),
+        ("(" * (DEPTH_MAX + 2) + "a = 1", f"more than {DEPTH_MAX} parentheses and NOTs within"),
+        ("NOT " * (DEPTH_MAX + 2) + "a = 1", f"more than {DEPTH_MAX} parentheses and NOTs within"),
         (f"a = '{'x' * CHARACTERS_MAX}'", f"{CHARACTERS_MAX} are the most"),
     ],
 )
