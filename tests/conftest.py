@@ -8,10 +8,10 @@ How full the machine's disk is, is nobody's business: what asks in this process 
 SIGINT works also where the suite was started in the background; a test leaves the umask, and a file of tests
 REPLICATE_SHM_DIR, as it found them (commands and pairs in our process set them). Hypothesis measures no time.
 Every commit, also those of processes that tests start, is checked against its regions (region/sqlite/capture/check.py).
-What is marked `long` runs with --full alone: more of a kind of which one is in every run. Of what is marked `turns(N)`
-a run has one in N, which the commit chooses, and --full has all; what is `slow` and does not say otherwise has
-turns(8). A run of named files or directories has all of theirs. `--left-out N` runs one in N of what a usual run of the
-commit leaves out.
+What is marked `long` runs with --full alone: more of a kind of which one is in every run. What takes longer takes
+turns by its cost (costs.py) or its mark `turns(N)`: a run has one in N, which the commit chooses, and --full has all.
+A run of named files or directories has all of theirs. `--left-out N` runs one in N of what a usual run of the commit
+leaves out.
 Each test's time is taken, and in the long form one that takes long without a reason fails (tests/durations.py).
 Refuses to know: what the tests test.
 """
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.costs import costs, function_of, turns_of
 from tests.durations import Durations
 from tests.harness.checkout import ROOT, commit_of
 
@@ -41,7 +42,7 @@ os.environ.setdefault("REPLICATE_CHECK_CAPTURE", "1")
 
 SKIPS = Path(__file__).with_name("skips.txt")
 TOGETHER = "tests/spark"
-SLOW_TURNS = 8
+SLOW_S = 6.0  # what a slow test costs that nobody has measured yet
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,7 +85,8 @@ def is_in_run(item: pytest.Item, turn: int | None, left_out: int) -> bool:
 def has_turn(item: pytest.Item, turn: int) -> bool:
     """Whether a test that takes turns with others has its turn."""
     mark = item.get_closest_marker("turns")
-    every = int(mark.args[0]) if mark is not None else SLOW_TURNS if item.get_closest_marker("slow") else 1
+    cost = costs().get(function_of(item.nodeid), SLOW_S if item.get_closest_marker("slow") else 0.0)
+    every = int(mark.args[0]) if mark is not None else turns_of(cost)
     return (zlib.crc32(item.name.encode()) + turn) % every == 0
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import SLOW_TURNS, has_turn, pytest_collection_modifyitems
+from tests import conftest
+from tests.conftest import SLOW_S, has_turn, pytest_collection_modifyitems
+from tests.costs import turns_of
 from tests.harness.checkout import ROOT
 
 
@@ -61,12 +63,19 @@ def test_long_ones_are_for_the_full_run_and_files_with_slow_ones_come_first(
     assert config.deselected == deselected
 
 
-@pytest.mark.parametrize(("marks", "turns", "every"), [((), 3, 3), (("slow",), 0, SLOW_TURNS), (("slow",), 2, 2)])
+@pytest.mark.parametrize(("marks", "turns", "every"), [((), 3, 3), (("slow",), 0, turns_of(SLOW_S)), (("slow",), 2, 2)])
 def test_each_has_its_turn_within_as_many_commits_as_it_says(marks: tuple[str, ...], turns: int, every: int) -> None:
     many: list[Any] = [Item(f"a.py::test[{number}]", *marks, turns=turns) for number in range(60)]
     for item in many:
         assert [has_turn(item, turn) for turn in range(every)].count(True) == 1
     assert 60 / every / 2 < sum(has_turn(item, 0) for item in many) < 60 / every * 2
+
+
+def test_what_is_measured_has_turns_by_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "costs", lambda: {"a.py::test": 0.9, "a.py::cheap": 0.1})
+    for name, marks, every in (("test", ("slow",), 3), ("test", (), 3), ("cheap", ("slow",), 1), ("cheap", (), 1)):
+        item: Any = Item(f"a.py::{name}[1]", *marks)
+        assert [has_turn(item, turn) for turn in range(12)].count(True) == 12 // every
 
 
 @pytest.mark.parametrize("item", [Item("a.py::1"), Item("a.py::1", "slow", turns=1)])

@@ -23,13 +23,13 @@ SEEDS_IN_SLICE: Final = 60
 """Each seed is a world in either mode. They are no two views of one: the mode is a part of what the dice of a world are
 made from (world.py), so a seed draws another world in the other mode."""
 SEEDS: Final = SLICES * SEEDS_IN_SLICE
-SLICES_OF_COMMIT: Final = 6
+SLICES_OF_COMMIT: Final = 4
 SUPPLIER_SLICES: Final = 12
 SUPPLIER_SEEDS_IN_SLICE: Final = 25
 SUPPLIER_SEEDS_OF_COMMIT: Final = 10
 ROLE_SLICES: Final = 12
 ROLE_SEEDS_IN_SLICE: Final = 25
-ROLE_SEEDS_OF_COMMIT: Final = 25
+ROLE_SEEDS_OF_COMMIT: Final = 15
 SEEDS_OF_COMMITS: Final = range(1_000_000, 1_000_000_000)
 TAIL_LINES: Final = 60
 """Of a transcript: what the error itself says, since where CI runs the directory is gone afterwards."""
