@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.turns(1)  # a rule of every commit
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("replicate", "source_server", "receiver_server", "update_process")
 

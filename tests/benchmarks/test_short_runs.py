@@ -18,7 +18,7 @@ import pytest
 from tests.benchmarks.report import table
 from tests.harness.checkout import ROOT, commit_of, name_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.turns(6)]
+pytestmark = pytest.mark.slow
 
 DAEMONS = {"source", "receiver", "update"}
 ALWAYS = {"benchmark", "unit", "figure", "settings", "commit", "machine", "processor", "cores", "load_before"}

@@ -17,6 +17,8 @@ from replicate.errors import NotFoundError
 from replicate.instance.instance import Instance
 from replicate.pasteable import pasteable
 
+pytestmark = pytest.mark.turns(1)  # a rule of every commit
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 VERBS = (
     "archive|certificate|compare|config|digest|instance|journal|peer|rebuild|receiver|region|replay|seed|source|status|"
