@@ -265,7 +265,22 @@ class ReceiverConnection:
             protocol=str(self.link.protocol),
         )  # fmt: skip
         self.report()
+        self.drive.nursery.start_soon(self._call_partitions, peer)
         self.drive.nursery.start_soon(self._ask)
+
+    async def _call_partitions(self, peer: Introduction) -> None:
+        """Partitions that have no name here are called as at the source."""
+        instance, told = self.source.instance, peer.names
+        if not instance.content.partitions.called_otherwise(told):
+            return
+        try:
+            known = await trio.to_thread.run_sync(instance.change_partitions, lambda known: known.calling(told))
+        except ReplicateError as error:
+            self.log.warning("names of partitions not kept", error=str(error), code=error.code)
+            return
+        others = {known.name(number): told[number - 2] for number in known.called_otherwise(told)}
+        if others:
+            self.say("partitions have other names", others, is_warning=True, source=peer.name, here_and_there=others)
 
     async def _ask(self) -> None:
         """Ask for the stream, as soon as we know from where."""

@@ -34,6 +34,7 @@ from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
 from replicate.filters.rows import RowSelection
 from replicate.filters.selection import PartitionSelection
 from replicate.filters.switch import OFF
+from replicate.instance.file import InstanceFile
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, decode_batch, large_commit_of, read_head
 from replicate.limits import PARTITION_NONE, PARTITION_STREAM
@@ -133,7 +134,7 @@ class SourceConnection:
         )
         held = read_content(consumer.instance.run_directory)
         filters = told_by(held.filter if held is not None else "", consumer.filter.looked_at(config.filter_format))
-        me = introduction(consumer.instance, config.heartbeat_period_s, filters, consumer.takeovers)
+        me = introduction(consumer.instance, config.heartbeat_period_s, filters, consumer.takeovers, is_source=True)
         self.link = SourceLink(settings, me, trio.current_time(), time.time_ns())
         self.drive = Drive(
             self.link, peer.stream, self._event, before_write=self._send_next, before_tick=self._report_progress
@@ -143,8 +144,10 @@ class SourceConnection:
         self._agreed: Agreed | None = None
         self._filtering: SourceFiltering | None = None
         self._selection: Selection | None = None
-        self._content, self._choice = consumer.instance.content, self._chosen_by()
-        """The instance file, as it was read last, and what of it the stream was begun by."""
+        self._content: InstanceFile | None = consumer.instance.content
+        """The instance file, as it was read last; None: what was done by it is to be looked at again."""
+        self._choice, self._names = self._chosen_by(), consumer.instance.content.partitions.names
+        """What of it the stream was begun by, and what it called the partitions when the hello was made."""
         self._seed: SeedSending | None = None
         self._is_seeds_turn = False
         self._counted = (0, 0, 0)
@@ -282,7 +285,7 @@ class SourceConnection:
         """The same start, of what the peer wants and may have."""
         instance = self.consumer.instance
         known = instance.partitions_now()
-        self._content, self._choice = instance.content, self._chosen_by()
+        self._content, self._choice = None, self._chosen_by()
         held = instance.content.holds
         if lacks := [one for one in restart.partitions if one == PARTITION_NONE or not held(one)]:
             raise refusal(
@@ -343,13 +346,13 @@ class SourceConnection:
         return content.partitions, content.held, content.held_rows, bound
 
     def _is_chosen_otherwise(self) -> bool:
-        """Whether that is not so any more. Cheap: the file is read when it has changed."""
+        """Whether that, or a partition's name, is not so any more. Cheap: the file is read when it has changed."""
         instance = self.consumer.instance
         instance.partitions_now()
         if instance.content is self._content:
             return False
         self._content = instance.content
-        return self._chosen_by() != self._choice
+        return self._chosen_by() != self._choice or instance.content.partitions.names != self._names
 
     async def _through_filter(self, agreed: Agreed) -> Agreed:
         """The same start, of what the filter makes. FilterError, ConfigurationError."""

@@ -17,6 +17,8 @@ from replicate.wire.message import Introduction
 
 FILTER_CHARACTERS_MAX: Final = 500
 """A hello is small."""
+NAMES_BYTES_MAX: Final = 1500
+"""Of the names of partitions in it, and the filters beside them."""
 
 
 def packed_rows(rows: Rows) -> tuple[str, ...]:
@@ -36,10 +38,13 @@ def introduction(
     takeovers: tuple[Takeover, ...] = (),
     *,
     is_seeded: bool = False,
+    is_source: bool = False,
 ) -> Introduction:
     """The Introduction of `instance`. `heartbeat_period_s`: how often it gives a sign of life. `told_by`: filters.
-    `takeovers`: what it can show another primary. `is_seeded`: a seed of all is wanted, by the rows that are wanted."""
+    `takeovers`: what it can show another primary. `is_seeded`: a seed of all is wanted, by the rows that are wanted.
+    `is_source`: it says how it calls its partitions."""
     content = instance.content
+    filters = told_by[:FILTER_CHARACTERS_MAX]
     return Introduction(
         network=content.network,
         instance=content.uuid,
@@ -49,7 +54,8 @@ def introduction(
         release=replicate.__version__,
         heartbeat_period_ms=max(1, round(heartbeat_period_s * 1000)),
         wall_ns=time.time_ns(),
-        filter=told_by[:FILTER_CHARACTERS_MAX],
+        filter=filters,
         takeovers=takeovers if content.told_role == "primary" else (),
         rows=packed_rows(content.rows if is_seeded else content.held_rows) if content.role == "secondary" else (),
+        names=content.partitions.told(NAMES_BYTES_MAX - len(filters.encode())) if is_source else (),
     )

@@ -10,7 +10,8 @@ Leaves to others: which table is in which (its definition says so), and who subs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ ALL: Final = "ALL"
 MOVED_EMPTY: Final = 0x8000_0000
 """Beside the former partition in the argument of the comment that tells of a table's move: it had no rows."""
 _RESERVED: Final = {NONE: PARTITION_NONE, ALL: PARTITION_STREAM}
+_TOLD_CHARACTERS_MAX: Final = 255
+_NAME_HEAD_BYTES: Final = 3
+"""Of a name in msgpack, at most."""
 LIMIT: Final = 16
 """So many partitions an instance has at most, until it is told otherwise."""
 
@@ -131,6 +135,35 @@ class Partitions:
             )
         return replace(
             self, elements={one: {**rest, element: number}[one] for one in PLACED if one in {*rest, element}}
+        )
+
+    def told(self, bytes_max: int) -> tuple[str, ...]:
+        """The names of the numbers from 2 on, for another instance; "" where a number has none, or one of more than 255
+        characters. As many as fit into so many bytes."""
+        names: list[str] = []
+        for number in range(2, max(self.names) + 1):
+            name = self.names.get(number, "")
+            name = name if len(name) <= _TOLD_CHARACTERS_MAX else ""
+            bytes_max -= len(name.encode()) + _NAME_HEAD_BYTES
+            if bytes_max < 0:
+                break
+            names.append(name)
+        return tuple(names)
+
+    def calling(self, told: Sequence[str]) -> Partitions:
+        """With those names (as `told` gives them) for numbers that have none here. Left out is what is no name here,
+        or is another number's."""
+        now = self
+        for number, name in enumerate(told, 2):
+            if name and number not in now.names:
+                with suppress(AlreadyExistsError, UsageError):
+                    now = replace(now, limit=max(now.limit, len(now.names) + 1)).created(name, number)
+        return now
+
+    def called_otherwise(self, told: Sequence[str]) -> tuple[int, ...]:
+        """Of which numbers the name here is another one than the one that is told."""
+        return tuple(
+            number for number, name in enumerate(told, 2) if name and self.names.get(number, "").upper() != name.upper()
         )
 
     def place_of(self, element: str) -> int:

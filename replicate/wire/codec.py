@@ -160,6 +160,12 @@ def _rows(value: object) -> tuple[str, ...]:
     return tuple(_text(item) for item in value)
 
 
+def _names(value: object) -> tuple[str, ...]:
+    if type(value) is not list or len(value) >= PARTITION_MAX:
+        _bad("names of partitions")
+    return tuple(_text(item) for item in value)
+
+
 def _takeovers(value: object) -> tuple[Takeover, ...]:
     if type(value) is not list or len(value) > TAKEOVERS_MAX:
         _bad("a list of takeovers")
@@ -178,7 +184,7 @@ def _after(value: object) -> int:
 
 _TAKEOVER: Final[tuple[Callable[[Any], Any], ...]] = (_name, _uuid, _u32, _u32, _after, _u64, _u64)
 _INTRODUCTION: Final[tuple[Callable[[Any], Any], ...]] = (
-    _uuid, _uuid, _name, _name, _u32, _text, _texts, _u32, _u32, _u64, _text, _takeovers, _rows,
+    _uuid, _uuid, _name, _name, _u32, _text, _texts, _u32, _u32, _u64, _text, _takeovers, _rows, _names,
 )  # fmt: skip
 _INTRODUCTION_LEAST: Final = 10
 """Of its fields: what comes later has a default."""
@@ -383,9 +389,10 @@ def _introduced(who: Introduction) -> list[object]:
     return [
         who.network, who.instance, who.name, who.role, who.incarnation, who.release, list(who.features),
         who.batch_bytes_max, who.heartbeat_period_ms, who.wall_ns,
-        *([who.filter] if who.filter or who.takeovers or who.rows else []),
-        *([_packed_takeovers(who.takeovers)] if who.takeovers or who.rows else []),
-        *([list(who.rows)] if who.rows else []),
+        *([who.filter] if who.filter or who.takeovers or who.rows or who.names else []),
+        *([_packed_takeovers(who.takeovers)] if who.takeovers or who.rows or who.names else []),
+        *([list(who.rows)] if who.rows or who.names else []),
+        *([list(who.names)] if who.names else []),
     ]  # fmt: skip
 
 

@@ -109,8 +109,7 @@ FEATURE_SINCE: Final = {**dict.fromkeys(FEATURES, 2), FEATURE_ZSTD: 0, FEATURE_S
 """The first minor version in which a feature may be used."""
 
 CHUNK_BYTES: Final = 256 * KIB
-"""Most bytes of catalogue in one CATALOGUE_CHUNK (or of a seed or a lost file in one chunk), so that a heartbeat never
-waits longer than that."""
+"""Most bytes in one CATALOGUE_CHUNK (or of a seed or a lost file in one chunk): a heartbeat never waits longer."""
 
 SEED_WINDOW_BYTES: Final = 16 * CHUNK_BYTES
 """Most bytes of a seed on the way and not acknowledged: what the receiver may have to hold while its disk is slow."""
@@ -237,9 +236,9 @@ class Introduction:
     """Who speaks. `network` and `instance` are UUIDs of 16 bytes; `name` matches limits.NAME_PATTERN.
 
     `heartbeat_period_ms`: how often the speaker gives a sign of life; the listener waits for at least two of them.
-    `filter`: the filters that what it sends has gone through, or that what it receives will; "" for none.
-    `takeovers`: of a primary, the newest records by which origins of others were ended, oldest first. `rows`: of each
-    table of which a secondary wants some, region, name, condition. These stand last, and only where there are any.
+    `filter`: the filters that what it sends has gone through, or that what it receives will; "" for none. `takeovers`:
+    of a primary, the newest records by which origins of others were ended, oldest first. `rows`: of each table of which
+    a secondary wants some, region, name, condition. `names`: of a source, of partitions from 2 on. Last, where any.
     """
 
     network: bytes
@@ -255,6 +254,7 @@ class Introduction:
     filter: str = ""
     takeovers: tuple[Takeover, ...] = ()
     rows: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,27 @@ def test_what_is_refused() -> None:
     assert (now.name(9), now.name(PARTITION_NONE), now.name(30)) == ("stock", "NONE", "30")
 
 
+def test_names_are_told_another_instance() -> None:
+    there = ONLY_DEFAULT.created("sales").created("stock", 4).created("hr", 5).created("x" * 256, 7)
+    assert there.told(1000) == ("sales", "", "stock", "hr", "", "")
+    assert there.told(8 + 3 + 8 + 4) == ("sales", "", "stock")
+    assert ONLY_DEFAULT.told(1000) == ()
+    here = ONLY_DEFAULT.created("mine", 4).created("HR", 9)
+    known = here.calling(there.told(1000))
+    assert dict(known.names) == {1: DEFAULT, 2: "sales", 4: "mine", 9: "HR"}
+    assert (here.called_otherwise(there.told(1000)), known.called_otherwise(there.told(1000))) == ((2, 4, 5), (4, 5))
+    assert known.calling(there.told(1000)) == known
+    assert ONLY_DEFAULT.calling(("all", "7", "comment", "ok")) == ONLY_DEFAULT.created("ok", 5)
+
+
+def test_names_that_are_told_are_above_no_limit() -> None:
+    told = tuple(f"p{number}" for number in range(2, 64))
+    known = ONLY_DEFAULT.calling(told)
+    assert (len(known.names), known.limit) == (63, 63)
+    assert known.told(10_000) == told
+    assert unpack(known.pack()) == known
+
+
 def test_a_partition_that_an_element_is_in_is_not_dropped() -> None:
     now = ONLY_DEFAULT.created("defs").created("indexes").with_element("definition", "defs")
     assert "elements" not in ONLY_DEFAULT.created("defs").pack()

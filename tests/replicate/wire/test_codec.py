@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
+from functools import reduce
 
 import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replicate.daemon.own_introduction import NAMES_BYTES_MAX
 from replicate.errors import InternalError, ProtocolViolationError, ReplicateError
 from replicate.limits import BATCH_BYTES_MAX, HELLO_BYTES_MAX, MIB, ROWS_BYTES_MAX, ROWS_MAX
+from replicate.model.partitions import ONLY_DEFAULT
 from replicate.model.takeover import TAKEOVERS_MAX, Takeover
 from replicate.model.vector import SynchronizationVector
 from replicate.wire.codec import decode, encode
@@ -274,7 +277,7 @@ def test_unknown_type_is_named() -> None:
 
 
 def test_hello_of_a_later_release_with_more_fields_is_understood() -> None:
-    fields = [*msgpack.unpackb(body_of(Hello(1, 9, WHO_ONE))), "", [], [], "new", 5]
+    fields = [*msgpack.unpackb(body_of(Hello(1, 9, WHO_ONE))), "", [], [], [], "new", 5]
     assert decode(MessageType.HELLO, msgpack.packb(fields)) == Hello(1, 9, WHO_ONE)
 
 
@@ -358,6 +361,30 @@ def test_rows_stand_last_and_only_where_there_are_any() -> None:
     assert fields[FIELDS_1_1:] == ["", [], list(SOME_ROWS)]
     assert round_trip(told) == told
     assert round_trip(HelloReply(1, 2, WHO_ONE)) == HelloReply(1, 2, WHO_ONE)
+
+
+def test_names_of_partitions_stand_behind_all_that() -> None:
+    told = Hello(1, 2, replace(WHO_ONE, names=("sales", "", "été")))
+    assert msgpack.unpackb(body_of(told))[FIELDS_1_1:] == ["", [], [], ["sales", "", "été"]]
+    assert round_trip(told) == told
+
+
+@pytest.mark.parametrize("names", [7, [1], ["x" * 1025], ["x"] * 63])
+def test_what_are_no_names_is_refused(names: object) -> None:
+    body = msgpack.packb([*msgpack.unpackb(body_of(Hello(1, 2, WHO_ONE))), "", [], [], names])
+    with pytest.raises(ProtocolViolationError):
+        decode(int(MessageType.HELLO), body)
+
+
+def test_as_many_names_as_may_be_fit_a_hello_beside_all_else() -> None:
+    known = reduce(lambda now, _: now.created("é" * 12 + str(len(now.names))), range(62), ONLY_DEFAULT.with_limit(63))
+    for filters in ("f" * 500, "é" * 500, ""):
+        names = known.told(NAMES_BYTES_MAX - len(filters.encode()))
+        told = Hello(
+            1, 2, replace(WHO_ONE, name="n" * 63, filter=filters, takeovers=(TAKEN,) * TAKEOVERS_MAX, names=names)
+        )
+        assert len(body_of(told)) <= HELLO_BYTES_MAX
+        assert round_trip(told) == told
 
 
 def test_as_many_rows_as_may_be_fit_a_hello() -> None:
