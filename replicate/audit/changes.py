@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from replicate.audit.read import Match, chosen_backwards, large_changes
-from replicate.audit.selection import Chooser, keys_of
+from replicate.audit.selection import Chooser, image_names, keys_of
 from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.record import CHANGES_BEGIN
 from replicate.model.transaction import (
@@ -26,7 +26,6 @@ from replicate.model.transaction import (
     SchemaChange,
     Seen,
     SequenceChange,
-    TableDefinition,
     decode_change,
 )
 
@@ -103,11 +102,6 @@ def _record(head: Head, place: int, op: str, **more: Any) -> ChangeRecord:
     return ChangeRecord(seqno, place, csn, origin, name, incarnation, origin_seqno, op, **{**rest, **more})
 
 
-def names_of(definition: TableDefinition) -> tuple[str, ...]:
-    """The names of the values of an image."""
-    return (*["rowid"] * definition.rowid, *(column.name for column in definition.columns))
-
-
 def record_of(head: Head, place: int, change: Sequence[Any], chooser: Chooser) -> ChangeRecord:
     """The record of one flat change."""
     op, ident, argument, values = change
@@ -127,7 +121,7 @@ def record_of(head: Head, place: int, change: Sequence[Any], chooser: Chooser) -
             table=definition.table,
             table_id=ident,
             key=key,
-            names=names_of(definition),
+            names=image_names(definition),
             before=content.before,
             after=content.after,
             changed=content.changed,
@@ -149,9 +143,8 @@ def record_of(head: Head, place: int, change: Sequence[Any], chooser: Chooser) -
     definition = chooser.definitions.get(ident)
     table = f"{ident:08x}" if definition is None else definition.table
     region = "" if definition is None else definition.region
-    return _record(
-        head, place, name, region=region, table=table, table_id=ident, text=f"{content.old} -> {content.new}"
-    )
+    old = "NULL" if content.old is None else content.old
+    return _record(head, place, name, region=region, table=table, table_id=ident, text=f"{old} → {content.new}")
 
 
 def told_of_suppliers(content: Seen | Resolved) -> str:

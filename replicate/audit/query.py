@@ -15,10 +15,19 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from replicate.audit.read import Frames, Match, StretchReader, match_of, matches_backwards
-from replicate.audit.selection import Selection, TableName, key_named, ops_named, ops_of, origins_named, tables_named
+from replicate.audit.selection import (
+    KeyValue,
+    Selection,
+    TableName,
+    ops_named,
+    ops_of,
+    origins_named,
+    row_named,
+    tables_named,
+)
 from replicate.audit.verify import verify_chain
 from replicate.errors import (
     DamagedError,
@@ -35,6 +44,7 @@ from replicate.journal.record import read_head
 from replicate.journal.salvage import BadPlace, last_standing, salvaged
 from replicate.journal.tail import LOOKS, Damaged, ScanResult, classify_tail, goes_on
 from replicate.model.elements import recorded_named
+from replicate.model.moment import readable
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import U64_MAX
 
@@ -73,17 +83,18 @@ class Query:
         NotFoundError or UsageError for a table, an origin, an operation or a key."""
         tables: frozenset[TableName] = frozenset()
         origins: frozenset[int] = frozenset()
-        key = None
+        key, columns = None, tuple[str, ...]()
         if self.tables or self.origins:
             found = known()
             tables = tables_named(self.tables, found.in_force().keys())
             origins = origins_named(self.origins, found.histories)
             if self.key is not None:
                 (name,) = tables
-                key = key_named(self.key, found.in_force()[name])
+                key, columns = row_named(self.key, found.in_force()[name])
         elements, partitions = recorded_named(self.elements), frozenset(self.partitions)
         ops = ops_of(elements, ops_named(self.ops))
-        return Selection(self.first_csn, self.last_csn, tables, origins, ops, key, self.comment, partitions, elements)
+        first, last = self.first_csn, self.last_csn
+        return Selection(first, last, tables, origins, ops, key, self.comment, partitions, elements, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +140,10 @@ class Matches:
             raise self.damage
         yield from matches_backwards(self.chain, self.first_seqno, self.last_seqno, self.selection)
 
+    def of_row(self, key: tuple[KeyValue, ...], columns: tuple[str, ...], last_seqno: int) -> Matches:
+        """The same up to `last_seqno`, and of it what changes that row."""
+        return replace(self, last_seqno=last_seqno, selection=replace(self.selection, key=key, columns=columns))
+
     def known(self) -> Catalogue:
         """What is in force at the end of the journal. JournalDamagedError and its kin."""
         return known_at_end(self.chain)
@@ -148,12 +163,24 @@ def not_held(oldest_seqno: int, last_seqno: int, where: str) -> UsageError:
     )
 
 
-def find(chain: Chain, query: Query, *, marks_are_ours: bool = True, is_whole: bool = True) -> Matches:
-    """What a query asks for. `marks_are_ours`: see `classify_tail`. `is_whole`: the chain is all that its directory
-    holds, so that the mark beside it says how far it should reach.
+def not_told_of(first_csn: int, last_csn: int, where: str) -> UsageError:
+    """The error for a time of which a journal from `first_csn` to `last_csn` knows nothing."""
+    return UsageError(
+        f"the journal tells of {readable(first_csn)} to {readable(last_csn)}",
+        where=where,
+        do="Give --since and --until within that, or leave them out",
+    )
 
-    JournalMissingError when its first number was pruned; UsageError when one is not there yet, or the wrong way round;
-    NotFoundError or UsageError for a table; JournalDamagedError and its kin.
+
+def find(
+    chain: Chain, query: Query, *, marks_are_ours: bool = True, is_whole: bool = True, known_to_csn: int = 0
+) -> Matches:
+    """What a query asks for. `marks_are_ours`: see `classify_tail`. `is_whole`: the chain is all that its directory
+    holds, so that the mark beside it says how far it should reach. `known_to_csn`: that of now, where what comes is
+    added to it, so that nothing after its last transaction means that there was none.
+
+    JournalMissingError when its first number was pruned; UsageError when one is not there yet, or the wrong way round,
+    or for a time outside of it; NotFoundError or UsageError for a table; JournalDamagedError and its kin.
     """
     query.check()
     oldest = chain.oldest_seqno()
@@ -171,7 +198,12 @@ def find(chain: Chain, query: Query, *, marks_are_ours: bool = True, is_whole: b
             end = max(end, last_standing(segment))
     last = min(last, end) if query.last_seqno is not None else end
     selection = query.selection(lambda: _in_force(chain, newest, scanned))
-    first, last = _in_time(chain, first, last, selection)
+    told_to = max(scanned.last_csn, known_to_csn) if damage is None and scanned.last_csn else U64_MAX
+    if selection.first_csn > told_to:
+        raise not_told_of(csn_at(chain, oldest), told_to, chain.directory)
+    is_before, first, last = _in_time(chain, first, last, selection)
+    if is_before and scanned.last_csn:
+        raise not_told_of(csn_at(chain, oldest), max(scanned.last_csn, known_to_csn), chain.directory)
     if query.last_count is not None:
         first = _last_from(chain, first, last, selection, query.last_count)
     return Matches(chain, first, last, selection, damage)
@@ -234,19 +266,22 @@ def _unreadable(kind: type[JournalDamagedError], seqno: int, why: str, path: str
 # Where to begin, and where to end.
 
 
-def _in_time(chain: Chain, first: int, last: int, selection: Selection) -> tuple[int, int]:
-    """The numbers from the segment on in which the time asked for begins, up to that in which it ends."""
+def _in_time(chain: Chain, first: int, last: int, selection: Selection) -> tuple[bool, int, int]:
+    """Whether the time asked for ends before the journal begins; and the numbers from the segment on in which it
+    begins, up to that in which it ends."""
+    is_before = False
     begins = [number for number in chain.first_seqnos() if number <= last]
     if selection.first_csn:
-        place = bisect_left(begins, selection.first_csn, key=lambda number: _csn_at(chain, number))
+        place = bisect_left(begins, selection.first_csn, key=lambda number: csn_at(chain, number))
         first = max(first, begins[place - 1]) if place else first
     if selection.last_csn < U64_MAX:
-        place = bisect_right(begins, selection.last_csn, key=lambda number: _csn_at(chain, number))
+        place = bisect_right(begins, selection.last_csn, key=lambda number: csn_at(chain, number))
         last = min(last, begins[place] - 1) if place < len(begins) else last
-    return first, last
+        is_before = not place and bool(begins)
+    return is_before, first, last
 
 
-def _csn_at(chain: Chain, first_seqno: int) -> int:
+def csn_at(chain: Chain, first_seqno: int) -> int:
     """The csn of the first transaction of a segment; of one that holds nothing yet, one that is never reached."""
     with chain.open(first_seqno) as segment:
         if segment.header.adopted:

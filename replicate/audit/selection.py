@@ -13,7 +13,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import msgpack
 
 from replicate.errors import JournalDamagedError, NotFoundError, UsageError
 from replicate.limits import PARTITION_MAX
@@ -35,6 +37,10 @@ _OF_ELEMENTS: Final = {
     STORAGE: (Op.SCHEMA,),
     SECTION: (Op.SCHEMA,),
 }
+BINARY: Final = "BINARY"
+_SMALL: Final = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+_MARK_BYTES_MIN: Final = 2
+"""Of a value that is looked for before a frame is decoded: one byte stands in every frame."""
 _BLOB: Final = re.compile(r"[xX]'((?:[0-9a-fA-F]{2})*)'")
 
 KeyValue = frozenset[tuple[type, Any]]
@@ -46,7 +52,8 @@ class Selection:
     """Transactions with a csn from `first_csn` to `last_csn`, of one of `origins` (none: all), with a comment that
     contains `comment` (None: with or without); and of these the changes of `tables` (none: all), of tables in one of
     `partitions` (none: any), of `ops` (none: all), of rows whose `key` (None: any) is one of those before or after, of
-    one of the audit `elements` (none: any). What is of those narrows `ops`, too (`ops_of`)."""
+    one of the audit `elements` (none: any). What is of those narrows `ops`, too (`ops_of`). `columns`: the names of
+    those whose values `key` has, in small letters (none: the columns of the table's key)."""
 
     first_csn: int = 0
     last_csn: int = U64_MAX
@@ -57,6 +64,7 @@ class Selection:
     comment: str | None = None
     partitions: frozenset[int] = frozenset()
     elements: frozenset[str] = frozenset()
+    columns: tuple[str, ...] = ()
 
     @property
     def is_everything(self) -> bool:
@@ -91,6 +99,59 @@ class Selection:
 EVERYTHING = Selection()
 
 
+class AskedRow(NamedTuple):
+    """A row as a selection asks for it, for a table as it is defined. `ordinals`: in an image, of the values that are
+    compared, None where the table has no such column; `values`: what they may be, as their `collations` tell values
+    apart."""
+
+    ordinals: tuple[int, ...] | None
+    values: tuple[KeyValue, ...]
+    collations: tuple[str, ...]
+
+    def is_one_of(self, rows: Iterable[Sequence[Any]]) -> bool:
+        """Whether it is asked for by one of these values."""
+        if self.collations:
+            rows = [tuple(map(collated, row, self.collations)) for row in rows]
+        return any(is_key(self.values, row) for row in rows)
+
+
+def asked_row(definition: TableDefinition, key: tuple[KeyValue, ...], columns: Sequence[str] = ()) -> AskedRow:
+    """What a selection's `key` and `columns` mean for a table."""
+    ordinals = definition.key
+    if columns:
+        places = {name.lower(): at for at, name in reversed(list(enumerate(image_names(definition))))}
+        if any(name not in places for name in columns):
+            return AskedRow(None, key, ())
+        ordinals = tuple(places[name] for name in columns)
+    collations = tuple(_collation(definition, at) for at in ordinals)
+    if all(one == BINARY for one in collations) or len(key) != len(collations):
+        return AskedRow(ordinals, key, ())
+    folded = (
+        frozenset((kind, collated(value, one)) for kind, value in values)
+        for values, one in zip(key, collations, strict=True)
+    )
+    return AskedRow(ordinals, tuple(folded), collations)
+
+
+def image_names(definition: TableDefinition) -> tuple[str, ...]:
+    """The names of the values of an image."""
+    return (*["rowid"] * definition.rowid, *(column.name for column in definition.columns))
+
+
+def _collation(definition: TableDefinition, ordinal: int) -> str:
+    at = ordinal - definition.rowid
+    return BINARY if at < 0 else definition.columns[at].collation.upper()
+
+
+def collated(value: Any, collation: str) -> Any:
+    """What stands for all values that a collation does not tell from this one. One that nobody here knows tells all."""
+    if type(value) is not str:
+        return value
+    if collation == "NOCASE":
+        return value.translate(_SMALL)
+    return value.rstrip(" ") if collation == "RTRIM" else value
+
+
 class Chooser:
     """A selection, made ready for the tables that `definitions` know: those in force where it is asked."""
 
@@ -100,6 +161,7 @@ class Chooser:
         self.table_ids = frozenset(
             key for key, one in definitions.items() if selection.by_table and selection.is_of(one)
         )
+        self._rows: dict[int, AskedRow] = {}
         self.mark = self._mark()
         """Occurs in every frame with a change that is asked for, but for one that defines a table; None: in any."""
 
@@ -109,6 +171,8 @@ class Chooser:
         wanted = self.selection
         if wanted.comment:
             return re.compile(re.escape(wanted.comment.encode()))
+        if self.table_ids and (values := self._packed_values()):
+            return re.compile(b"|".join(map(re.escape, values)))
         ids = sorted(key.to_bytes(4, "big") for key in self.table_ids)
         if wanted.by_table and wanted.ops:
             marks = [bytes([op, 0xCE]) + ident for op in wanted.ops if op in _OF_TABLES for ident in ids]
@@ -123,6 +187,25 @@ class Chooser:
         else:
             return None
         return re.compile(b"|".join(map(re.escape, sorted(marks))) if marks else rb"(?!)")
+
+    def _packed_values(self) -> list[bytes]:
+        """Of the row that is asked for what stands in each of its changes: every way in which one of its values is
+        packed, of the column of which that is longest. None where values that are not the same bytes are equal."""
+        key, best = self.selection.key or (), list[bytes]()
+        rows = [self._row(self.definitions[ident], key) for ident in self.table_ids]
+        if any(row.collations for row in rows):
+            return []
+        for values in key:
+            found = sorted(packed_ways(values))
+            if min(map(len, found), default=0) > min(map(len, best), default=_MARK_BYTES_MIN - 1):
+                best = found
+        return best
+
+    def _row(self, definition: TableDefinition, key: tuple[KeyValue, ...]) -> AskedRow:
+        found = self._rows.get(definition.table_id)
+        if found is None:
+            found = self._rows[definition.table_id] = asked_row(definition, key, self.selection.columns)
+        return found
 
     def takes(self, op: Any, ident: Any, argument: Any, values: Any) -> bool:
         """Whether a flat change is asked for. JournalDamagedError for a row that is none."""
@@ -163,22 +246,27 @@ class Chooser:
         definition = self.definitions.get(ident)
         if definition is None or self.selection.key is None:
             return False
-        return any(is_key(self.selection.key, key) for key in keys_of(definition, op, argument, values))
+        row = self._row(definition, self.selection.key)
+        return row.ordinals is not None and row.is_one_of(keys_of(definition, op, argument, values, row.ordinals))
 
 
-def keys_of(definition: TableDefinition, op: int, argument: Any, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+def keys_of(
+    definition: TableDefinition, op: int, argument: Any, values: Sequence[Any], ordinals: Sequence[int] | None = None
+) -> list[tuple[Any, ...]]:
     """The keys of the row of a flat change: before it and after it, where an UPDATE sets another one; else the one.
+    `ordinals`: of other values than those of the key.
 
     JournalDamagedError for an image that is not of that table."""
+    ordinals = definition.key if ordinals is None else ordinals
     changed = changed_of(argument, definition.image_length) if op == Op.UPDATE else ()
     image = values[len(changed) :]
     if len(image) != definition.image_length:
         raise JournalDamagedError(f"an image does not fit table {definition.table}")
-    before = tuple(image[ordinal] for ordinal in definition.key)
-    if not set(changed) & set(definition.key):
+    before = tuple(image[ordinal] for ordinal in ordinals)
+    if not set(changed) & set(ordinals):
         return [before]
     places = {ordinal: place for place, ordinal in enumerate(changed)}
-    return [before, tuple(values[places[at]] if at in places else image[at] for at in definition.key)]
+    return [before, tuple(values[places[at]] if at in places else image[at] for at in ordinals)]
 
 
 def is_key(wanted: tuple[KeyValue, ...], key: Sequence[Any]) -> bool:
@@ -191,18 +279,37 @@ def exactly(key: Sequence[Any]) -> tuple[KeyValue, ...]:
     return tuple(frozenset({(type(value), value)}) for value in key)
 
 
-def key_named(words: Sequence[str], definition: TableDefinition) -> tuple[KeyValue, ...]:
-    """The key that an operator means by one word for each of its columns: NULL, X'HEX' (a BLOB), a number, or a text.
+def packed_ways(values: KeyValue) -> set[bytes]:
+    """Each of these values as it is packed in a change; one that no change can hold has none."""
+    found = set()
+    # 0.0 and -0.0 are one to who compares them, and two as they are packed.
+    for value in [value for _, value in values] + [-value for kind, value in values if kind is float and value == 0]:
+        try:
+            found.add(msgpack.packb(value, use_bin_type=True))
+        except (OverflowError, UnicodeEncodeError):
+            continue
+    return found
+
+
+def row_named(words: Sequence[str], definition: TableDefinition) -> tuple[tuple[KeyValue, ...], tuple[str, ...]]:
+    """The row that an operator means, as `key` and `columns` of a selection: by one word for each column of the table's
+    key, which is NULL, X'HEX' (a BLOB), a number, or a text; or by words COLUMN=VALUE, of any columns.
 
     UsageError for another count of words than the table's key has columns."""
+    names = image_names(definition)
+    parts = [word.partition("=") for word in words]
+    if parts and {name.lower() for name, sign, _ in parts if sign} >= {name.lower() for name, _, _ in parts}:
+        known = {name.lower() for name in names}
+        if all(name.lower() in known for name, _, _ in parts):
+            return tuple(_meant(value) for _, _, value in parts), tuple(name.lower() for name, _, _ in parts)
     if len(words) != len(definition.key):
-        names = ["rowid"] * definition.rowid + [column.name for column in definition.columns]
+        example = ", ".join(f"{column.name}=VALUE" for column in definition.columns[:2])
         raise UsageError(
             f"the key of {definition.table} has {len(definition.key)} "
             f"value{'s' * (len(definition.key) != 1)}, {len(words)} were given",
-            do=f"Give, in this order: {', '.join(names[at] for at in definition.key)}",
+            do=f"Give, in this order: {', '.join(names[at] for at in definition.key)}; or name columns: {example}",
         )
-    return tuple(map(_meant, words))
+    return tuple(map(_meant, words)), ()
 
 
 def _meant(word: str) -> KeyValue:
@@ -216,7 +323,8 @@ def _meant(word: str) -> KeyValue:
             found.add((kind, kind(word)))
         except (ValueError, OverflowError):
             continue
-    return frozenset(found)
+    whole = [(int, int(value)) for kind, value in found if kind is float and value.is_integer()]
+    return frozenset(found.union(whole))
 
 
 def ops_named(words: Iterable[str]) -> frozenset[Op]:

@@ -119,7 +119,9 @@ class Text:
 
     def _value(self, value: object) -> str:
         text = "NULL" if value is None else repr(value)
-        if isinstance(value, msgpack.ExtType):
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            text = f"X'{bytes(value).hex()}'"  # as --key takes it
+        elif isinstance(value, msgpack.ExtType):
             text = repr(value.data)
         if self._width and len(text) > _VALUE_CHARACTERS_MAX:
             return text[:_VALUE_CHARACTERS_MAX] + "…"

@@ -20,6 +20,7 @@ from replicate.audit.changes import told_of_suppliers
 from replicate.audit.query import Matches, Query, find
 from replicate.audit.read import Match, flat_parts
 from replicate.audit.selection import EVERYTHING, Chooser
+from replicate.audit.sources import find_in_instance
 from replicate.journal.chain import Chain
 from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.record import CHANGES_BEGIN, RESTATED_KINDS, content_of, decode_changes
@@ -122,8 +123,7 @@ def document(one: ShownTransaction) -> dict[str, object]:
 
 def show_journal(instance: Instance, query: Query = EVERY, *, parts: bool = False) -> Iterator[ShownTransaction]:
     """`show_chain` over an instance's journal."""
-    chain = Chain(instance.journal_directory, network=instance.content.network, instance=instance.content.uuid)
-    return show_chain(chain, query, parts=parts, marks_are_ours=instance.told_role == "primary")
+    return told(find_in_instance(instance, query), parts=parts)
 
 
 def show_chain(

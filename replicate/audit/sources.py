@@ -8,6 +8,7 @@ Leaves to others: archives (update_process), which query is asked.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,12 +19,14 @@ from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.header import SegmentHeader
 from replicate.journal.segment import open_segment
+from replicate.model.moment import last_csn
 
 
 def find_in_instance(instance: Instance, query: Query) -> Matches:
-    """In an instance's journal. Raises as `find`."""
+    """In an instance's journal, which tells of all up to now. Raises as `find`."""
     chain = Chain(instance.journal_directory, network=instance.content.network, instance=instance.content.uuid)
-    return find(chain, query, marks_are_ours=instance.told_role == "primary")
+    now = last_csn(time.time_ns() // 1000)
+    return find(chain, query, marks_are_ours=instance.told_role == "primary", known_to_csn=now)
 
 
 def find_in_directory(directory: Path, query: Query) -> Matches:

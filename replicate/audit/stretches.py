@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
-from replicate.audit.query import Matches, Query, known_at_end, not_held
+from replicate.audit.query import Matches, Query, csn_at, known_at_end, not_held, not_told_of
 from replicate.audit.read import Frames, Match, StretchReader, matches_backwards
-from replicate.audit.selection import Selection
+from replicate.audit.selection import KeyValue, Selection
 from replicate.journal.chain import Chain
 from replicate.model.transaction import Catalogue
+from replicate.model.vector import U64_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,19 @@ class StretchMatches:
         if (query.first_seqno or 0) > newest or (query.last_seqno is not None and not oldest <= query.last_seqno):
             raise not_held(oldest, newest, where)
         self.selection: Selection = query.selection(self.known)
+        self._check_time(query, where)
         if query.last_count is not None:
             self._begin_with_the_last(query.last_count)
+
+    def _check_time(self, query: Query, where: str) -> None:
+        if not query.first_csn and query.last_csn == U64_MAX:
+            return
+        with self._stretches[0].opened() as chain:
+            first = csn_at(chain, chain.oldest_seqno())
+        with self._stretches[-1].opened() as chain:
+            last = chain.scan_last()[1].last_csn
+        if query.last_csn < first or query.first_csn > last:
+            raise not_told_of(first, last, where)
 
     def _begin_with_the_last(self, count: int) -> None:
         if self.selection.is_everything:
@@ -90,6 +103,14 @@ class StretchMatches:
         for one in reversed(self._asked_for()):
             with one.opened() as chain:
                 yield from matches_backwards(chain, *self._bounds(one), self.selection)
+
+    def of_row(self, key: tuple[KeyValue, ...], columns: tuple[str, ...], last_seqno: int) -> StretchMatches:
+        """The same up to `last_seqno`, and of it what changes that row."""
+        if self._sift is not None:
+            self._asked_for()  # of the row under all its keys
+        made = copy(self)
+        made.last_seqno, made.selection = last_seqno, replace(self.selection, key=key, columns=columns)
+        return made
 
     def known(self) -> Catalogue:
         """What is in force at the end of the last stretch."""

@@ -72,7 +72,12 @@ _OPTIONS = (
         shell_complete=recorded_elements,
         help="Only changes of that audit element: DATA, COMMENT, DEFINITION, STORAGE, SECTION.",
     ),
-    click.option("--key", "keys", metavar="VALUE,…", help="Only of the row with that key, before or after the change."),
+    click.option(
+        "--key",
+        "keys",
+        metavar="VALUE,…",
+        help="Only of the row with that key, before or after the change, or with COLUMN=VALUE,…",
+    ),
 )
 _JOURNALS = click.option(
     "--journal",
@@ -417,11 +422,12 @@ def _named(rows: Iterable[tuple[object, ...]], at: int) -> Iterator[tuple[object
 def row(table: str, key: tuple[str, ...], journals: AskedJournals, kind: str | None) -> int:
     """Show the history of one row, the newest change first, through changes of its KEY, back to its birth.
 
-    KEY has a value for each column of the table's key. Exit code 1 if the journal holds no change of such a row.
+    KEY has a value for each column of the table's key, or says COLUMN=VALUE of any columns: then it is the row that
+    had that last. Exit code 1 if the journal holds no change of such a row.
     """
     from replicate.audit.query import Query
     from replicate.audit.row import row_history
-    from replicate.audit.selection import key_named
+    from replicate.audit.selection import image_names, row_named
     from replicate.audit.shape import COLUMNS, cells_of, csv_line
 
     kind = kind or ("jsonl" if wants_json() else "text")
@@ -429,7 +435,9 @@ def row(table: str, key: tuple[str, ...], journals: AskedJournals, kind: str | N
     _quietly()
     with _found(journals, query, key) as found:
         (name,) = found.selection.tables
-        history = row_history(found.backwards(), key_named(key, found.known().in_force()[name]))
+        definition = found.known().in_force()[name]
+        values, columns = row_named(key, definition)
+        history = row_history(found, values, columns)
         text = _text()
         last: ChangeRecord | None = None
 
@@ -454,7 +462,9 @@ def row(table: str, key: tuple[str, ...], journals: AskedJournals, kind: str | N
 
         emit_lines(lines())
     if last is None:
-        click.echo(f"Note: the journal holds no change of {table} [{', '.join(key)}].", err=True)
+        names = image_names(definition)
+        told = key if columns else [f"{names[at]}={word}" for at, word in zip(definition.key, key, strict=True)]
+        click.echo(f"Note: the journal holds no change of {table} [{', '.join(told)}].", err=True)
         return 1
     if last.op != "insert":
         click.echo(f"Note: the row is older than transaction {found.first_seqno}, the first that is here.", err=True)

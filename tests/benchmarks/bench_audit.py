@@ -25,7 +25,7 @@ import msgpack
 from replicate.audit.count import Counts
 from replicate.audit.query import Query, find
 from replicate.audit.row import row_history
-from replicate.audit.selection import key_named
+from replicate.audit.selection import row_named
 from replicate.audit.show import document, told
 from replicate.journal.chain import Chain
 from replicate.model.transaction import Op, mask_of
@@ -77,7 +77,7 @@ def _read(chain: Chain, query: Query) -> None:
 def _row(chain: Chain) -> None:
     found = find(chain, Query(tables=("customer",), ops=("insert", "update", "delete")))
     (name,) = found.selection.tables
-    assert len(list(row_history(found.backwards(), key_named(["0"], found.known().in_force()[name])))) == 1
+    assert len(list(row_history(found, *row_named(["0"], found.known().in_force()[name])))) == 1
 
 
 def _json(chain: Chain) -> None:

@@ -16,7 +16,7 @@ from replicate.audit.changes import records_of
 from replicate.audit.count import BY, Counts
 from replicate.audit.query import Query
 from replicate.audit.row import row_history
-from replicate.audit.selection import key_named
+from replicate.audit.selection import row_named
 from replicate.cli.root import root
 from replicate.errors import DamagedError, NotFoundError, UsageError
 from tests.harness.backlog import Backlog
@@ -109,11 +109,11 @@ def test_the_history_of_a_row(backlog: Backlog, spark: Any, tmp_path: Path, key:
     query = Query(tables=("account",), ops=("insert", "update", "delete"))
     local = find_in_journals([backlog.archive], query, tmp_path)
     (name,) = local.selection.tables
-    meant = key_named(key, local.known().in_force()[name])
-    wanted = list(row_history(local.backwards(), meant))
+    meant = row_named(key, local.known().in_force()[name])
+    wanted = list(row_history(local, *meant))
     assert len({record.key for record in wanted}) > 1 or key == ("77",)
     found = SparkFound(spark, backlog.archive, query, tmp_path, key).matches
-    assert list(row_history(found.backwards(), meant)) == wanted
+    assert list(row_history(found, *meant)) == wanted
 
 
 @pytest.mark.slow

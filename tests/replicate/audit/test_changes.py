@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from replicate.audit.changes import names_of, records_backwards, records_of
+from replicate.audit.changes import records_backwards, records_of
 from replicate.audit.query import Query, find
+from replicate.audit.selection import image_names
 from replicate.model.transaction import Kind, RowChange
 from tests.harness.random_journal import RandomJournal, key_of, op_of, plain_decode
 
@@ -29,7 +30,7 @@ def test_there_is_a_record_for_each_change_with_all_that_it_says(seed: int, tmp_
                 image = change.before if change.after is None else change.after
                 assert image is not None
                 assert (record.before, record.after, record.changed) == (change.before, change.after, change.changed)
-                assert (record.table, record.names) == (definition.table, names_of(definition))
+                assert (record.table, record.names) == (definition.table, image_names(definition))
                 assert record.key == key_of(definition, image)
             elif one.kind == Kind.TRANSACTION and hasattr(change, "text"):
                 assert record.text == change.text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from replicate.audit.query import Query, find
 from replicate.audit.selection import shortest_names, tables_named
 from replicate.audit.show import show_chain
+from replicate.audit.stretches import Stretch, StretchMatches
 from replicate.errors import DamagedError, NotFoundError, UsageError
 from replicate.journal.segment import SegmentFile
 from replicate.limits import PART_BYTES
@@ -99,9 +102,24 @@ def test_every_combination_is_what_one_would_pick_by_hand(journal: ToyJournal) -
 
 
 def test_a_time_before_or_after_all_of_it(journal: ToyJournal) -> None:
-    assert numbers(journal, Query(first_csn=2**60)) == []
-    assert numbers(journal, Query(last_csn=5)) == []
-    assert numbers(journal, Query(first_csn=2**60, last_count=3)) == []
+    for query in (Query(first_csn=2**60), Query(last_csn=5), Query(first_csn=2**60, last_count=3)):
+        with pytest.raises(UsageError, match=r"the journal tells of 1970-01-01 .* to 1970-01-01") as caught:
+            numbers(journal, query)
+        assert caught.value.do.startswith("Give --since and --until within that")
+    assert list(find(journal.chain, Query(first_csn=2**60), known_to_csn=2**60)) == []  # nothing has come since
+
+
+def test_a_time_outside_of_stretches(journal: ToyJournal) -> None:
+    """As above, where none of the segments is there but for a look at it."""
+    firsts = journal.chain.first_seqnos()
+    lasts = [*(number - 1 for number in firsts[1:]), journal.last_seqno]
+    made = [Stretch(*numbers, partial(nullcontext, journal.chain)) for numbers in zip(firsts, lasts, strict=True)]
+    csns = [one.csn for one in show_chain(journal.chain)]
+    between = Query(first_csn=csns[3], last_csn=csns[5])
+    assert [one.seqno for one in StretchMatches(made, between, "here")] == [4, 5, 6]
+    for query in (Query(first_csn=csns[-1] + 1), Query(last_csn=csns[0] - 1)):
+        with pytest.raises(UsageError, match="the journal tells of"):
+            StretchMatches(made, query, "here")
 
 
 def test_the_last_ones_are_not_looked_for_from_the_start(journal: ToyJournal, monkeypatch: pytest.MonkeyPatch) -> None:

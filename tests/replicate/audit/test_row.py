@@ -8,7 +8,7 @@ import pytest
 
 from replicate.audit.query import Matches
 from replicate.audit.row import row_history
-from replicate.audit.selection import Selection, exactly
+from replicate.audit.selection import Selection, exactly, image_names, row_named
 from replicate.model.transaction import Op
 from tests.harness.random_journal import RandomJournal
 
@@ -24,8 +24,12 @@ def test_each_row_has_the_history_that_the_model_has(seed: int, tmp_path: Path) 
     for (table, key), story in stories[:20]:
         selection = Selection(tables=frozenset({("main", "main", table)}), ops=ROWS)
         found = Matches(made.chain, 1, made.toy.last_seqno, selection)
-        history = list(row_history(found.backwards(), exactly(key)))
+        history = list(row_history(found, exactly(key)))
         assert [one.seqno for one in history] == story, (table, key)
+        definition = made.definitions[table]
+        columns = tuple(image_names(definition)[at].upper() for at in definition.key)
+        words = [f"{name}={value}" for name, value in zip(columns, key, strict=True)]
+        assert list(row_history(found, *row_named(words, definition))) == history
         assert history[-1].op == "insert"
         assert all(one.op == "update" for one in history[1:-1])
         moved += len({one.key for one in history}) > 1
@@ -38,5 +42,5 @@ def test_a_row_that_is_older_than_the_journal_has_no_birth_in_it(tmp_path: Path)
     assert len(story) > 1
     selection = Selection(tables=frozenset({("main", "main", table)}), ops=ROWS)
     found = Matches(made.chain, story[-1] + 1, made.toy.last_seqno, selection)
-    history = list(row_history(found.backwards(), exactly(key)))
+    history = list(row_history(found, exactly(key)))
     assert [one.seqno for one in history] == [seqno for seqno in story if seqno > story[-1]]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from replicate.audit.selection import Chooser, Selection, is_key, key_named, keys_of, ops_named, origins_named
+from replicate.audit.selection import Chooser, Selection, is_key, keys_of, ops_named, origins_named, row_named
 from replicate.errors import JournalDamagedError, NotFoundError, UsageError
 from replicate.model.transaction import History, Op, mask_of
 from replicate.model.vector import SynchronizationVector
@@ -20,6 +20,7 @@ DOUBLE = replace(make_definition("double"), key=(2, 0))
     ("word", "values"),
     [
         ("5", [5, 5.0, "5"]),
+        ("5.0", [5, 5.0, "5.0"]),
         ("-9223372036854775808", [-(2**63)]),
         ("2.5", [2.5, "2.5"]),
         ("NULL", [None, "NULL"]),
@@ -29,16 +30,16 @@ DOUBLE = replace(make_definition("double"), key=(2, 0))
     ],
 )
 def test_a_word_of_a_key_means_each_value_that_is_written_so(word: str, values: list[object]) -> None:
-    key = key_named([word], PLAIN)
+    key = row_named([word], PLAIN)[0]
     assert all(is_key(key, [value]) for value in values)
     assert not any(is_key(key, [value]) for value in (6, "other", b"5", b""))
 
 
 def test_a_key_of_two_columns_is_given_in_the_order_of_the_key() -> None:
-    assert is_key(key_named(["a", "1"], DOUBLE), ("a", 1))
+    assert is_key(row_named(["a", "1"], DOUBLE)[0], ("a", 1))
     with pytest.raises(UsageError, match="the key of double has 2 values, 1 were given") as caught:
-        key_named(["a"], DOUBLE)
-    assert caught.value.do == "Give, in this order: c2, c0"
+        row_named(["a"], DOUBLE)
+    assert caught.value.do == "Give, in this order: c2, c0; or name columns: c0=VALUE, c1=VALUE"
 
 
 def test_the_keys_of_a_change() -> None:

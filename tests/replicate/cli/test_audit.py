@@ -115,9 +115,10 @@ def test_row(primary: Instance) -> None:
     assert [json.loads(line)["op"] for line in lines("row", "t", "2", "--format", "jsonl")] == ["delete", "insert"]
     nothing = CliRunner().invoke(root, ["audit", "row", "t", "77"], standalone_mode=False)
     assert (nothing.return_value, nothing.stdout) == (1, "")
-    assert "no change of t [77]" in nothing.stderr
-    older = audit("row", "t", "10", "--journal", str(primary.path))
-    assert older.return_value == 0
+    assert "no change of t [id=77]" in nothing.stderr
+    assert audit("row", "t", "10", "--journal", str(primary.path)).return_value == 0
+    assert [line.split()[0] for line in lines("row", "t", "V=a")] == ["4", "UPDATE", "3", "INSERT"]
+    assert lines("show", "--table", "t", "--key", "v=it's")[0].startswith("3  20")
 
 
 def test_undo_and_redo(primary: Instance, tmp_path: Path) -> None:
@@ -167,6 +168,8 @@ def test_what_stands_before_damage_is_told_first(primary: Instance) -> None:
         (["show", "--origin", "west"], "the journal knows no origin 'west'"),
         (["show", "--op", "remove"], "there is no operation 'remove'"),
         (["show", "--since", "never"], "'never' is no time"),
+        (["show", "--until", "2001-01-01"], "the journal tells of 20"),
+        (["count", "--since", "2099-01-01"], "the journal tells of 20"),
         (["show", "--from", "99"], "the journal holds transactions 1 to 5"),
         (["show", "--format", "parquet"], "Parquet is a file"),
         (["show", "--columns", "op"], "--columns is for CSV and Parquet"),

@@ -13,14 +13,16 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgpack
 import pyarrow as pa
 
 from replicate.audit.count import SPANS_US, in_order
-from replicate.audit.selection import KeyValue, Selection, TableName, key_named
+from replicate.audit.selection import KeyValue, Selection, TableName, asked_row, row_named
 from replicate.audit.stretches import Stretch, StretchMatches
+from replicate.errors import UsageError
 from replicate.journal.record import CHANGES_BEGIN, LARGE_BEGINS
 from replicate.model.moment import CSN_COUNTER_BITS, shown_us
 from replicate.model.partitions import ONLY_DEFAULT
@@ -55,7 +57,7 @@ class ArchiveTables:
         if wanted.comment is not None:
             asked.append(self._comments(wanted, found))
         if wanted.chooses_changes:
-            asked.append(self._changes(wanted, found).where(_chosen(wanted)))
+            asked.append(self._changes(wanted, found).where(_chosen(wanted, by_key=_is_told_by_bytes(found, wanted))))
         held = [self._with(one, stretches) for one in asked]
         return [one for one in held[0] if one in held[-1]]
 
@@ -66,8 +68,10 @@ class ArchiveTables:
         from pyspark.sql import functions as f
 
         (table,) = found.selection.tables
-        key = key_named(words, found.known().in_force()[table])
+        key, columns = row_named(words, found.known().in_force()[table])
         changes = self._changes(found.selection, found).where(_chosen(found.selection))
+        if not _is_told_by_bytes(found, replace(found.selection, key=key, columns=columns)):
+            return self._with(changes, stretches)
         # An UPDATE that changes a key has two rows, one after the other: the old key, and then the new one.
         moved = changes.where((f.col("op") == "update") & (f.col("after").isNull() | f.col("before").isNull()))
         left = moved.where(f.col("before").isNotNull()).select(
@@ -89,6 +93,8 @@ class ArchiveTables:
         from pyspark.sql import functions as f
 
         wanted = found.selection
+        if not _is_told_by_bytes(found, wanted):
+            raise UsageError("Spark counts rows by the bytes of their key alone", do="Leave --engine out")
         changes = self._changes(wanted, found).where(_chosen(wanted))
         if wanted.comment is not None:
             changes = changes.join(self._comments(wanted, found).select("seqno").distinct(), "seqno", "left_semi")
@@ -175,8 +181,17 @@ def _values(one: KeyValue) -> list[Any]:
     return [value for _, value in one] + [-value for kind, value in one if kind is float and value == 0]
 
 
-def _chosen(wanted: Selection) -> Any:
-    """The condition for a row of `changes` that a selection asks for."""
+def _is_told_by_bytes(found: StretchMatches, wanted: Selection) -> bool:
+    """Whether the rows that are asked for are those with one of some packed keys."""
+    key = wanted.key
+    if key is None:
+        return True
+    tables = [one for one in found.known().definitions.values() if one.name in wanted.tables]
+    return not wanted.columns and not any(asked_row(one, key).collations for one in tables)
+
+
+def _chosen(wanted: Selection, *, by_key: bool = True) -> Any:
+    """The condition for a row of `changes` that a selection asks for; not `by_key`: whatever its key."""
     from pyspark.sql import functions as f
 
     conditions = [f.lit(True)]
@@ -187,7 +202,9 @@ def _chosen(wanted: Selection) -> Any:
     if wanted.tables:
         conditions.append(functools.reduce(operator.or_, map(_is_of, sorted(wanted.tables))))
     if wanted.key is not None:
-        conditions.append(f.col("op").isin("insert", "update", "delete") & f.col("key").isin(*packed_keys(wanted.key)))
+        conditions.append(f.col("op").isin("insert", "update", "delete"))
+        if by_key:
+            conditions.append(f.col("key").isin(*packed_keys(wanted.key)))
     return functools.reduce(operator.and_, conditions)
 
 

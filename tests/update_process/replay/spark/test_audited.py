@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgpack
 
-from replicate.audit.selection import key_named
+from replicate.audit.selection import row_named
 from replicate.model.transaction import Column, TableDefinition
 from update_process.replay.spark.audited import packed_keys
 
@@ -21,4 +21,4 @@ def test_a_key_in_every_way_that_it_may_be_meant() -> None:
         "1e400": ("1e400", float("inf")),
         "9" * 30: ("9" * 30, float("9" * 30)),
     }.items():
-        assert sorted(packed_keys(key_named([word], definition))) == sorted(msgpack.packb([one]) for one in values)
+        assert sorted(packed_keys(row_named([word], definition)[0])) == sorted(msgpack.packb([one]) for one in values)
