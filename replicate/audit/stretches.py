@@ -42,6 +42,7 @@ class StretchMatches:
         self._stretches = stretches
         self._sift = sift
         self._holding: Sequence[Stretch] | None = None
+        self._known: Catalogue | None = None
         oldest, newest = stretches[0].first_seqno, stretches[-1].last_seqno
         self.first_seqno = max(oldest, query.first_seqno or 0)
         self.last_seqno = newest if query.last_seqno is None else min(newest, query.last_seqno)
@@ -113,9 +114,11 @@ class StretchMatches:
         return made
 
     def known(self) -> Catalogue:
-        """What is in force at the end of the last stretch."""
-        with self._stretches[-1].opened() as chain:
-            return known_at_end(chain)
+        """What is in force at the end of the last stretch, which is opened for it once."""
+        if self._known is None:
+            with self._stretches[-1].opened() as chain:
+                self._known = known_at_end(chain)
+        return self._known
 
 
 Sift = Callable[[StretchMatches, Sequence[Stretch]], Sequence[Stretch]]

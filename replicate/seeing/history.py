@@ -22,7 +22,8 @@ EVENTS_MAX: Final = 1000
 SPANS_MAX: Final = 1000
 """So many events are kept, and so many changes of a daemon's state, the newest ones."""
 PACE_US: Final = 3 * US
-"""A rate is measured over so long at least, where it can be: daemons tell their numbers once a second."""
+"""A rate is measured over so long, and over half of it at least: daemons tell their numbers once a second, so that what
+passed between two looks may be nothing, or what passed in all of a second."""
 GAP_US: Final = 30 * US
 """Between two looks that are farther apart nobody looked."""
 _KINDS: Final[Mapping[str, CurveKind]] = {"lag_s": "most", "backlog": "most", "per_s": "mean"}
@@ -116,8 +117,9 @@ class SeenHistory:
         while len(looks) > 2 and now_us - looks[1][0] >= PACE_US:
             del looks[0]
         self._pace.pop(place.key, None)
-        if len(looks) > 1:
-            self._pace[place.key] = (looks[-1][1] - looks[0][1]) * US / (looks[-1][0] - looks[0][0])
+        span_us = looks[-1][0] - looks[0][0]
+        if span_us >= PACE_US // 2:
+            self._pace[place.key] = (looks[-1][1] - looks[0][1]) * US / span_us
 
     # What is known.
 

@@ -20,6 +20,7 @@ from replicate.compare.rounds import Place
 from replicate.errors import BusyError, JournalIOError, RegionDamagedError
 from replicate.instance.instance import Instance
 from replicate.wire.message import Check
+from tests.harness.conflicting import spoil_database
 from tests.harness.pair import Pair
 from tests.harness.waiting import wait_until_async
 
@@ -112,6 +113,53 @@ async def test_what_differs_is_said_and_kept_until_it_is_settled(pair: Pair) -> 
     settle_patrolled(pair.secondary.path)
     assert found.look().different == ()
     assert found.now.whole.rows == 0
+
+
+def flip_in_page(region: Path, text: bytes, by: int) -> None:
+    """Change a bit of the first page that holds a text, as a disk does it: nobody is told."""
+    with closing(sqlite3.connect(region)) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = bytearray(region.read_bytes())
+    data[data.index(text) + by] ^= 1
+    region.write_bytes(data)
+
+
+PLANTED = {
+    "a value": "UPDATE account SET note = 'another' WHERE id = 3",
+    "a storage class": "UPDATE account SET note = CAST(note AS BLOB) WHERE id = 3",
+    "a row too few": "DELETE FROM account WHERE id = 5",
+    "a row too many": "INSERT INTO account (owner, note) VALUES ('o', 'more')",
+    "a key": "UPDATE account SET id = 77 WHERE id = 1",
+    "two rows exchanged": "UPDATE account SET note = CASE id WHEN 1 THEN 'row 2' ELSE 'row 1' END WHERE id < 3",
+    "a value in a page": "",
+    "the head of a page": "",
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+@pytest.mark.trio
+async def test_what_nobody_was_told_of_is_found_within_one_round(pair: Pair, planted: str) -> None:
+    with closing(pair.connect()) as connection:
+        for row in (1, 2):
+            connection.execute("UPDATE account SET note = ? WHERE id = ?", (f"row {row}", row))
+            connection.commit()
+    pair.catch_up()
+    region = pair.secondary.regions[0].path
+    if PLANTED[planted]:
+        spoil_database(region, PLANTED[planted])
+    elif planted == "a value in a page":
+        flip_in_page(region, b"row 2", 4)
+    else:
+        with closing(sqlite3.connect(region)) as other:
+            (root,) = other.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'account'").fetchone()
+            (size,) = other.execute("PRAGMA page_size").fetchone()
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        data = bytearray(region.read_bytes())
+        data[(root - 1) * size] ^= 0xFF
+        region.write_bytes(data)
+    found, said = await verified(pair, checks_of(pair))
+    assert len(said) == 1, (planted, found.now)
+    assert {one.table for one in found.now.different} == {"account"}
 
 
 @pytest.mark.trio

@@ -208,7 +208,9 @@ function updateEvents(body, events) {
   }
   keyed(body, newest, (one) => keys.get(one), (one) => {
     const row = element("tr");
-    row.append(element("td", "", moment(one.at_us)), element("td", "", one.of),
+    const at = element("td");
+    at.append(element("span", "date", `${moment(one.at_us).slice(0, 10)} `), time(one.at_us));
+    row.append(at, element("td", "", one.of),
       element("td", one.mood === "well" ? "" : one.mood, one.mood === "well" ? one.what : `${MARKS[one.mood]} ${one.what}`),
       element("td", "text", one.text));
     return row;
@@ -230,10 +232,13 @@ async function copy(text) {
 }
 
 function makeFinding(finding) {
-  const made = element("li", finding.severity === "info" ? "busy" : finding.severity);
-  const mark = MARKS[finding.severity === "info" ? "busy" : finding.severity];
-  made.append(element("strong", "", `${mark} ${finding.code} ${finding.severity}`), element("p", "", finding.text),
-    element("p", "", `Next: ${finding.do}`));
+  const isInfo = finding.severity === "info";
+  const made = element("li", isInfo ? "busy info" : finding.severity);
+  const mark = MARKS[isInfo ? "busy" : finding.severity];
+  made.append(element("strong", "", `${mark} ${finding.code} ${finding.severity}`), element("p", "", finding.text));
+  const nothing = /^nothing(; )?/;
+  const next = nothing.test(finding.do) ? finding.do.replace(nothing, "") : `Next: ${finding.do}`;
+  if (next) made.append(element("p", "", next));
   for (const command of finding.commands) {
     const line = element("div", "command");
     const button = element("button", "", "Copy");

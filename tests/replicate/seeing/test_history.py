@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from replicate.logs.line import US, LogLine, read_line
 from replicate.logs.story import MARKS_MAX, LogMark, MarkKind
 from replicate.seeing.history import EVENTS_MAX, SPANS_MAX, SeenHistory
@@ -56,6 +58,15 @@ def test_a_rate_is_what_passed_in_the_last_seconds() -> None:
             assert history.per_s("written", us(2)) == 10.0
             assert history.per_s("sent:west", us(2)) == 10.0
     assert history.per_s("written", us(5)) == 0.0
+
+
+def test_two_looks_close_together_are_no_rate() -> None:
+    """A daemon tells once a second: what it told between the two passed in all of that second."""
+    history = SeenHistory(0)
+    for look, seqno in enumerate([100, 140, 140, 140, 180]):
+        history.status(written(seqno, last_sent_seqno=seqno), us(0.4 * look))
+        rate = history.per_s("sent:west", us(0.4 * look))
+        assert rate == (None if look < 4 else pytest.approx(50.0))
 
 
 def test_another_journal_is_no_negative_rate_and_after_a_pause_of_looking_nothing_is_drawn_between() -> None:

@@ -94,7 +94,7 @@ def test_curves_stand_in_one_order_with_their_units() -> None:
 def test_a_supplier_has_the_curves_of_both_ways() -> None:
     history = SeenHistory(0)
     supplier = replace(SECONDARY, role="supplier", peers=(PEER,))
-    for second in (98, 99):
+    for second in (97, 98, 99):
         history.status(supplier, us(second))
     keys = [curve.key for curve in made(supplier, history).curves]
     assert keys[2:6] == ["received_per_s", "applied_per_s", "written_per_s", "lag_s:west"]
