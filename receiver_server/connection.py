@@ -39,6 +39,7 @@ from replicate.journal.record import FrameBatch, check_frame
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM
 from replicate.model.clock_skew import PeerClock
 from replicate.model.transaction import Kind
+from replicate.model.wish import has_list
 from replicate.pool.receive_pool import UPDATE_SLOT, RecordKind
 from replicate.pool.ring import HEAD_BYTES
 from replicate.security.authenticate import Authenticated
@@ -491,7 +492,13 @@ class ReceiverConnection:
                 RefuseCode.TOO_OLD,
                 f"{peer.name} (release {peer.release}) cannot send the partitions that are here without the others",
             )
-        if self.source.instance.content.held_rows and not self.link.can_choose_rows:
+        held = self.source.instance.content.held_rows
+        if any(map(has_list, held.values())) and not self.link.can_choose_columns:
+            raise refusal(
+                RefuseCode.TOO_OLD,
+                f"{peer.name} (release {peer.release}) cannot send the columns that are here without the others",
+            )
+        if held and not self.link.can_choose_rows:
             raise refusal(
                 RefuseCode.TOO_OLD,
                 f"{peer.name} (release {peer.release}) cannot send the rows that are here without the others",

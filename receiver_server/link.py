@@ -52,6 +52,7 @@ from replicate.wire.introduction import check_hello, check_proven, refusal
 from replicate.wire.message import (
     BULK_OVERHEAD_BYTES,
     CHUNK_BYTES,
+    FEATURE_COLUMNS,
     FEATURE_LOST,
     FEATURE_PARTITIONS,
     FEATURE_PATROL,
@@ -199,6 +200,11 @@ class ReceiverLink(Link):
     def can_choose_rows(self) -> bool:
         """Whether the source sends some rows of a table."""
         return self._both_can(FEATURE_ROWS)
+
+    @property
+    def can_choose_columns(self) -> bool:
+        """Whether the source sends some columns of a table."""
+        return self._both_can(FEATURE_COLUMNS)
 
     @property
     def can_request_seed(self) -> bool:

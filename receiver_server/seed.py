@@ -39,6 +39,7 @@ from replicate.errors import (
 )
 from replicate.limits import NAME_PATTERN, PARTITION_MAX, REGIONS_MAX
 from replicate.model.start_command import again_command
+from replicate.model.wish import has_list
 from replicate.settings.peer_authority import Reason
 from replicate.transfer.seed.incoming import (
     COMMAND_FORMAT,
@@ -267,6 +268,13 @@ class Seeds:
             wish.error = PeerRefusedError(
                 f"{name} (release {peer.release}) cannot send a seed{some} over the connection",
                 do="Upgrade it first; or seed all, without --region and --partition" if some else by_file,
+            )
+            return
+        content = self._source.instance.content
+        if any(map(has_list, (*content.rows.values(), *content.held_rows.values()))) and not link.can_choose_columns:
+            wish.error = PeerRefusedError(
+                f"{name} (release {peer.release}) cannot leave out columns that are not listed here",
+                do="Upgrade it first; all of them would come",
             )
             return
         try:

@@ -4,7 +4,8 @@
 
 Guarantees: it takes no more of a core, and reads no more, than the settings give it; it rests while the peer has much
 to catch up with, is paused, or applies nothing. A round goes on where it was when the connection or this server has
-ended. What cannot be read is said once a round, and the peer counts it as passed over. No filter is between the two.
+ended. What cannot be read is said once a round, and the peer counts it as passed over. Of a table of which the peer has
+listed columns nothing is digested: that would tell of the others. No filter is between the two.
 Leaves to others: what a range is (compare/range_check.py), which is next (compare/rounds.py), what the peer finds.
 """
 
@@ -23,7 +24,10 @@ import trio
 from replicate.compare.range_check import skip_table, take_range
 from replicate.compare.rounds import Place, is_within, pause_s
 from replicate.daemon.driver import Drive
+from replicate.daemon.own_introduction import rows_told
 from replicate.errors import ReplicateError
+from replicate.model.subscription import Table
+from replicate.model.wish import has_list
 from replicate.pool import control as word
 from replicate.region.sqlite.ranges import packed_key, unpacked_key
 from replicate.settings.load import parse_hours
@@ -153,7 +157,7 @@ class Patrol:
         consumer, settings, place = self._consumer, self._settings, self._standing.place
         assert place is not None
         try:
-            taken = await trio.to_thread.run_sync(take_range, consumer.instance, place)
+            taken = await trio.to_thread.run_sync(take_range, consumer.instance, place, self._listed())
         except ReplicateError as error:
             where = f"{place.region}.{place.table}"
             consumer.say("the patrol cannot read", where, str(error), is_warning=True, table=where, error=str(error))
@@ -178,6 +182,11 @@ class Patrol:
             busy_s=taken.busy_s, size=taken.size, percent=settings.patrol_percent, mb_per_s=settings.patrol_speed_mb
         )
         await trio.sleep(rest_s)
+
+    def _listed(self) -> frozenset[Table]:
+        """The tables of which the peer has listed columns."""
+        rows = rows_told(self._link.peer.rows) if self._link.peer is not None else {}
+        return frozenset(key for key, text in rows.items() if has_list(text))
 
     async def _tell(self, check: Check) -> bool:
         """As soon as the transaction was sent at which it was made. False when the connection is closed."""

@@ -1,6 +1,6 @@
 """Which partitions a secondary has: what is asked for, what is there, and what comes with the next seed.
 
-    instance file: subscription (wanted), held (there, and coming); rows, held_rows: the same of conditions
+    instance file: subscription (wanted), held (there, and coming); rows, held_rows: the same of single tables
 
 Guarantees: what is held is whole: rows of it have come from the secondary's first transaction, or from a seed, on. What
 is added to a secondary that has transactions waits for a seed, and the others go on meanwhile; what is removed stays
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from replicate.daemon.files import DaemonFiles
 from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
-from replicate.filters.row_filter import parse
+from replicate.filters.wishes import parse_wish
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.limits import (
@@ -31,7 +31,7 @@ from replicate.model.partitions import ALL
 from replicate.model.subscription import Rows, Subscription, Table
 from replicate.region.sqlite.empty import reading
 from replicate.region.sqlite.virtual_tables import shadow_tables
-from replicate.transfer.seed.rows import definitions_here, require_table
+from replicate.transfer.seed.rows import definitions_here, require_fit
 
 RECEIVER = "receiver"
 
@@ -76,17 +76,17 @@ def remove(instance: Instance, names: Sequence[str]) -> None:
     set_(instance, [str(number) for number in left])
 
 
-def filter_(instance: Instance, table: str, condition: str | None, *, is_ahead: bool = False) -> Table:
-    """Want of that table (TABLE, or REGION.TABLE) the rows that the condition finds; None: all of them. What is wanted
+def filter_(instance: Instance, table: str, wish: str | None, *, is_ahead: bool = False) -> Table:
+    """Want of that table (TABLE, or REGION.TABLE) what the text says (model/wish.py); None: all of it. What is wanted
     comes with the next copy of its rows; until then those are asked for that were copied. `is_ahead`: the table is
-    another one at the source by now, so only that copy says whether the condition fits. Region and name.
+    another one at the source by now, so only that copy says whether the wish fits. Region and name.
 
-    UsageError for a condition that cannot be read, or says nothing of the table as it is here; for a table that is not
-    here, where there are any, or has no rows of its own; and where all conditions together are too much for a hello.
+    UsageError for a wish that cannot be read, or does not fit the table as it is here; for a table that is not here,
+    where there are any, or has no rows of its own; and where all wishes together are too much for a hello.
     PermissionRefusedError and AlreadyRunningError as `set_`."""
     _require_secondary(instance)
-    if condition is not None:
-        condition = parse(condition).text
+    if wish is not None:
+        wish = parse_wish(wish).text
     is_empty = _is_empty(instance)
     if is_empty and DaemonFiles(instance.path, RECEIVER).lock.probe() is not None:
         raise AlreadyRunningError(
@@ -94,29 +94,29 @@ def filter_(instance: Instance, table: str, condition: str | None, *, is_ahead: 
             where=str(instance.path),
             do=f"Stop it first: replicate -i {instance.named} receiver stop",
         )
-    key = _key(instance, table, condition, is_ahead=is_ahead)
-    if condition is not None:
-        _require_room({**instance.content.rows, key: condition})
+    key = _key(instance, table, wish, is_ahead=is_ahead)
+    if wish is not None:
+        _require_room({**instance.content.rows, key: wish})
 
     def change(now: Subscription) -> Subscription:
-        made = now.filtering(key, condition)
+        made = now.filtering(key, wish)
         return made.seeded() if is_empty else made
 
     instance.change_subscription(change)
     return key
 
 
-def _key(instance: Instance, table: str, condition: str | None, *, is_ahead: bool) -> Table:
+def _key(instance: Instance, table: str, wish: str | None, *, is_ahead: bool) -> Table:
     """Region and name. Where no region is here nothing is known of tables, nor of a region that is not named."""
     named, dot, name = table.partition(".")
     asked = (named, name) if dot else ("", table)
-    if condition is None:
+    if wish is None:
         for key in (asked, ("", table)):
             found = [one for one in instance.content.rows if one == key or (not key[0] and one[1] == key[1])]
             if len(found) == 1:
                 return found[0]
         raise NotFoundError(
-            f"no rows of table {table} are chosen" if not found else f"table {table} is in several regions",
+            f"no rows or columns of table {table} are chosen" if not found else f"table {table} is in several regions",
             where=str(instance.path),
             do=f"See which are: replicate -i {instance.named} subscription filter",
         )
@@ -130,7 +130,7 @@ def _key(instance: Instance, table: str, condition: str | None, *, is_ahead: boo
         named_so = [(one.region, one.table) for one in known if one.table == asked[1] and asked[0] in ("", one.region)]
         return named_so[0] if len(named_so) == 1 else asked
     try:
-        key = require_table(asked, condition, known)
+        key = require_fit(instance, asked, wish, known)
     except UsageError as error:
         also = f"{error.do}. If it is another one at the source by now: the same command with --ahead"
         raise UsageError(error.what, where=error.where, do=also) from error
@@ -145,11 +145,11 @@ def _key(instance: Instance, table: str, condition: str | None, *, is_ahead: boo
 
 
 def _require_room(rows: Rows) -> None:
-    size = sum(len(text.encode()) for key, condition in rows.items() for text in (*key, condition))
+    size = sum(len(text.encode()) for key, wish in rows.items() for text in (*key, wish))
     if len(rows) > ROWS_MAX or size > ROWS_BYTES_MAX:
         raise UsageError(
-            f"{len(rows)} tables with conditions of {size} bytes are more than a hello holds: {ROWS_MAX} tables, "
-            f"{ROWS_BYTES_MAX} bytes",
+            f"{len(rows)} tables with conditions or columns of {size} bytes are more than a hello holds: {ROWS_MAX} "
+            f"tables, {ROWS_BYTES_MAX} bytes",
             do="Say them shorter; or have a column that tells which rows are wanted",
         )
 

@@ -9,6 +9,7 @@ import click
 from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
 from replicate.cli.words import partitions
 from replicate.model.subscription import LOADING, WAITS
+from replicate.model.wish import TableWish, named_columns, told_what, told_wish
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
@@ -90,12 +91,16 @@ def remove(name: tuple[str, ...], drop_rows: bool) -> None:
 @subscription.command(name="filter")
 @click.argument("table", required=False, metavar="[REGION.]TABLE")
 @click.option("--where", "condition", metavar="CONDITION", help="The rows that are wanted, as in the WHERE of SQL.")
+@click.option("--columns", "listed", metavar="A,B,…", help="The columns that are wanted; those of its key among them.")
 @click.option(
     "--ahead", "is_ahead", is_flag=True, help="The table is another one at the source by now: look at it then."
 )
-@click.option("--none", "has_none", is_flag=True, help="All of its rows are wanted again.")
-def filter_(table: str | None, condition: str | None, is_ahead: bool, has_none: bool) -> None:
-    """Get of a table the rows of a condition. Without a table: list the conditions.
+@click.option("--none", "has_none", is_flag=True, help="All of the table is wanted again.")
+def filter_(table: str | None, condition: str | None, listed: str | None, is_ahead: bool, has_none: bool) -> None:
+    """Get of a table the rows of a condition, some columns, or both. Without a table: list what is wanted so.
+
+    A command says all that is wanted of its table. Columns that are not listed are there, and hold blanks: NULL, or the
+    empty value of their type where they are NOT NULL.
 
     It is in force with the next copy of the table's rows: the first seed, or `seed --restart`; or, of a partition that
     was removed and added again, `seed --partition NAME`. Until then it stays as it was.
@@ -104,10 +109,16 @@ def filter_(table: str | None, condition: str | None, is_ahead: bool, has_none: 
     from replicate.errors import UsageError
 
     opened = open_instance(LOOKS if table is None else None)
-    if (condition is not None) + has_none != (table is not None):
-        raise UsageError("say a table with --where CONDITION, or with --none; or nothing, to list what there is")
+    if (condition is not None or listed is not None) + has_none != (table is not None):
+        raise UsageError(
+            "say a table with --where CONDITION, with --columns A,B,… or with both; or with --none; or nothing, to "
+            "list what there is"
+        )
     if table is not None:
-        done(opened, table, condition, is_ahead=is_ahead)
+        columns = named_columns(listed) if listed is not None else ()
+        if condition is not None and not condition.strip():
+            raise UsageError("the condition is empty", do="Leave --where out where all rows are wanted")
+        done(opened, table, None if has_none else TableWish(columns, condition or "").text, is_ahead=is_ahead)
     choice = opened.content.choice
     facts = [
         {
@@ -122,14 +133,14 @@ def filter_(table: str | None, condition: str | None, is_ahead: bool, has_none: 
 
 
 def _row_lines(opened: Instance) -> list[str]:
-    """The tables of which some rows are wanted, or here; nothing where there is none."""
+    """The tables of which some rows or columns are wanted, or here; nothing where there is none."""
     choice = opened.content.choice
     lines = []
     for key in sorted({*choice.rows, *choice.held_rows}):
         wanted, held = choice.rows.get(key), choice.held_rows.get(key)
-        told = f"the rows where {wanted}" if wanted is not None else "all rows"
+        told = told_what(wanted) if wanted is not None else "all rows"
         if key in choice.uncopied:
-            told += f"; here until they are copied: {'all' if held is None else f'where {held}'}"
+            told += f"; here until they are copied: {'all' if held is None else told_wish(held)}"
         lines.append(f"table {'.'.join(filter(None, key))}: {told}")
     if choice.uncopied:
         lines.append(f"next: replicate -i {opened.named} seed --restart")
@@ -164,7 +175,7 @@ def show(name: tuple[str, ...]) -> None:
         lines.append(f"{row.name}, number {row.number}: {row.state}")
         for one in names:
             to = lacking.get(one)
-            some = f", the rows where {rows[one]}" if one in rows else ""
+            some = f", {told_what(rows[one])}" if one in rows else ""
             more = f", refers to {to.parent}, which is in {known.name(to.parent_partition)}: not here" if to else ""
             lines.append(f"  {'.'.join(one)}{some}{more}")
     emit(facts, lines)

@@ -422,7 +422,7 @@ def _compared(
                 progress=progress(name),
                 left_out=absent[0] | absent[1] | some.left_out,
                 elements=not_in_both(first, second),
-                where=(some.in_first, some.in_second),
+                shares=(some.in_first, some.in_second),
             )
             regions.append(RegionComparison(name, "", found))
     return InstanceComparison(first.name, second.name, one.seqno, tuple(regions))

@@ -9,9 +9,9 @@ Leaves to others: what comes next and when (rounds.py), what follows from it (pa
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from replicate.audit.read import Match, StretchReader, chosen_changes
@@ -22,7 +22,9 @@ from replicate.door.recovery.opening import make_chain
 from replicate.errors import JournalMissingError, NotFoundError, NotSupportedError, ReplicateError
 from replicate.instance.instance import Instance
 from replicate.limits import MIB
+from replicate.model.subscription import Table
 from replicate.model.transaction import Op
+from replicate.model.wish import has_list
 from replicate.region.sqlite.bookkeeping import region_seqno
 from replicate.region.sqlite.digest import SEQUENCES, tables_without_rows
 from replicate.region.sqlite.ranges import (
@@ -44,6 +46,9 @@ BYTES_MAX: Final = MIB
 """A range is as large: a read transaction over it keeps no WAL from being checkpointed for long."""
 
 
+NOTHING_READ: Final = RangeDigest(0, bytes(16), None, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """A range that was digested. `check`: what to tell of it; None where there was nothing to digest. `place`: what is
@@ -55,8 +60,9 @@ class Taken:
     size: int
 
 
-def take_range(instance: Instance, place: Place) -> Taken:
-    """Digest the range at `place`, as it is now.
+def take_range(instance: Instance, place: Place, listed: Collection[Table] = ()) -> Taken:
+    """Digest the range at `place`, as it is now. `listed`: tables of which the peer has some columns only (region ""
+    for any); of these nothing is read, and the check says nothing.
 
     RegionDamagedError and what else opening and reading a region raises: `skip_table` goes past it."""
     began_s = time.thread_time()
@@ -70,14 +76,18 @@ def take_range(instance: Instance, place: Place) -> Taken:
                 at = at.past_region(regions)
                 continue
             seqno = region_seqno(connection)
-            found = cut_range(
-                connection,
-                here.table,
-                here.after,
-                rows_max=ROWS_MAX,
-                bytes_max=BYTES_MAX,
-                key_bytes_max=KEYS_BYTES_MAX,
-            )
+            if not {("", here.table), (here.region, here.table)}.isdisjoint(listed):
+                here = replace(here, after=None)
+                found = NOTHING_READ
+            else:
+                found = cut_range(
+                    connection,
+                    here.table,
+                    here.after,
+                    rows_max=ROWS_MAX,
+                    bytes_max=BYTES_MAX,
+                    key_bytes_max=KEYS_BYTES_MAX,
+                )
         then = here.ended_at(found.upto, tables, regions)
         check = Check(
             here.round_wall_ns,
@@ -137,7 +147,8 @@ def verify(instance: Instance, check: Check, applied_seqno: int) -> RangeVerdict
         if check.table in absent or (check.table == SEQUENCES and absent):
             return RangeVerdict(Outcome.PASSED, "its partition is not here")
         if (check.region, check.table) in instance.content.held_rows:
-            return RangeVerdict(Outcome.PASSED, "some of its rows are here")
+            some = instance.content.held_rows[check.region, check.table]
+            return RangeVerdict(Outcome.PASSED, f"some of its {'columns' if has_list(some) else 'rows'} are here")
         if here > check.seqno:
             try:
                 for match in _matches(instance, check, here):

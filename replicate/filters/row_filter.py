@@ -12,7 +12,7 @@ Refuses to know: whose condition it is, and changes. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -20,7 +20,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgpack
 
 from replicate.errors import UsageError
+from replicate.model.column_list import affinity_of
 from replicate.model.transaction import Column, TableDefinition
+from replicate.model.wish import fold
 
 CHARACTERS_MAX: Final = 1_000
 DEPTH_MAX: Final = 32
@@ -109,6 +111,11 @@ class RowFilter:
         """The condition on rows of that table. UsageError, which names the column, where it has no such column, or one
         of a collation that only an application knows, or where a literal can never be read alike."""
         return BoundFilter(_judge(self.tree, definition), _sql(self.tree))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it names, in order, as they are written there."""
+        return tuple(dict.fromkeys(_named(self.tree)))
 
 
 def parse(text: str) -> RowFilter:
@@ -292,6 +299,14 @@ def _real(text: str, at: int) -> float:
 # Writing.
 
 
+def _named(tree: _Tree) -> Iterator[str]:
+    if isinstance(tree, _Test):
+        yield tree.column
+    else:
+        for one in tree.parts:
+            yield from _named(one)
+
+
 def _sql(tree: _Tree) -> str:
     if isinstance(tree, _Joined):
         if tree.word == "NOT":
@@ -339,7 +354,7 @@ def _judge_test(test: _Test, definition: TableDefinition) -> Judge:
     if not test.values:
         is_null = test.op == "IS NULL"
         return lambda image: (image[ordinal] is None) is is_null
-    affinity = _affinity(column, strict=definition.strict)
+    affinity = affinity_of(column, strict=definition.strict)
     key_of = _key_of(column, definition)
     keys = [key_of(_converted(one, affinity, test)) for one in test.values]
     negated, op = test.op.startswith("NOT "), test.op.removeprefix("NOT ")
@@ -361,18 +376,13 @@ def _judge_test(test: _Test, definition: TableDefinition) -> Judge:
 
 def _column(test: _Test, definition: TableDefinition) -> tuple[int, Column]:
     for place, column in enumerate(definition.columns):
-        if _folded(column.name) == _folded(test.column):
+        if fold(column.name) == fold(test.column):
             return place, column
     raise UsageError(
         f"table {definition.table} has no column {test.column}, or computes it",
         where=f"{definition.region}.{definition.table}",
         do=f"Name one of these: {', '.join(column.name for column in definition.columns)}",
     )
-
-
-def _folded(name: str) -> str:
-    """As SQLite compares names: letters of ASCII only."""
-    return "".join(one.lower() if one.isascii() else one for one in name)
 
 
 def _key_of(column: Column, definition: TableDefinition) -> Callable[[Any], tuple[int, Any]]:
@@ -405,22 +415,6 @@ def _key_of(column: Column, definition: TableDefinition) -> Callable[[Any], tupl
 def _nocase(text: bytes) -> tuple[bytes, int]:
     """SQLite's NOCASE looks at a text up to a NUL in it, and at its length."""
     return text.lower().partition(b"\0")[0], len(text)
-
-
-def _affinity(column: Column, *, strict: bool) -> str:
-    """As SQLite derives it from the declared type."""
-    declared = column.type.upper()
-    if strict and declared == "ANY":
-        return "BLOB"
-    for affinity, words in (
-        ("INTEGER", ("INT",)),
-        ("TEXT", ("CHAR", "CLOB", "TEXT")),
-        ("BLOB", ("BLOB",)),
-        ("REAL", ("REAL", "FLOA", "DOUB")),
-    ):
-        if any(word in declared for word in words):
-            return affinity
-    return "NUMERIC" if declared else "BLOB"
 
 
 def _converted(literal: _Literal, affinity: str, test: _Test) -> int | float | str | bytes:

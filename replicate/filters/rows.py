@@ -1,12 +1,11 @@
-"""Rows on their way to a consumer that wants some of a table's: those of its condition go, the others stay here.
+"""Rows on their way to a consumer that wants some of a table's, or some columns: the others stay here.
 
-An UPDATE that brings a row into the condition goes as an INSERT, one that takes it out as a DELETE; a transaction of
-which nothing is left as the NULL record of its number and hash. What is told otherwise goes in other words (RESTATED).
+An UPDATE that brings a row into the condition goes as an INSERT, one that takes it out as a DELETE, one of other
+columns not at all; a transaction of which nothing is left as a NULL record. What is told otherwise is RESTATED.
 
-Guarantees: after each transaction the consumer has exactly the rows that the condition finds at the source; each number
-goes exactly once, in order; a transaction without such tables goes byte for byte. A table that changes so that its
-condition says nothing of it any more (a column is gone, it has another name) stops the stream by name, before that
-transaction.
+Guarantees: after each transaction the consumer has exactly the rows that the condition finds at the source, and blanks
+in columns that are not listed; each number goes exactly once, in order; a transaction without such tables goes byte for
+byte. A table that changes so that this cannot be told any more stops the stream by name, before that transaction.
 Refuses to know: sockets, journals, who wants what. Pure: one for each stream, in order from its beginning.
 """
 
@@ -18,8 +17,8 @@ from typing import Any, Final
 
 from replicate.errors import PeerRefusedError, UsageError
 from replicate.filters.restating import StreamItem
-from replicate.filters.row_filter import BoundFilter, RowFilter, parse
 from replicate.filters.selection import PartitionSelection, changes_in, is_as_written, is_null, may_define, told_large
+from replicate.filters.wishes import BoundWish, ParsedWish, parse_wish
 from replicate.journal.record import (
     CHANGES_BEGIN,
     DEFINE_MARK,
@@ -31,7 +30,9 @@ from replicate.journal.record import (
     read_head,
 )
 from replicate.journal.walk import walk
-from replicate.model.transaction import Kind, Op, TableDefinition, changed_of
+from replicate.model.column_list import STAND_INS, unfit_statement
+from replicate.model.transaction import Kind, Op, TableDefinition, changed_of, mask_of
+from replicate.model.wish import has_list, told_wish
 
 REASON: Final = "ROWS_REFUSED"
 _CHANGE: Final = 4
@@ -44,7 +45,7 @@ _ALTERS: Final = re.compile(
 _NOTHING: Final = re.compile(b"(?!)")
 
 Filters = Mapping[tuple[str, str], str]
-"""The conditions by region and table."""
+"""What is wanted, by region and table."""
 
 
 class RowSelection:
@@ -54,15 +55,18 @@ class RowSelection:
         self, filters: Filters, definitions: Mapping[int, TableDefinition], partitions: PartitionSelection | None = None
     ) -> None:
         """`definitions`: of all tables at the stream's beginning, by their ids. PeerRefusedError (ROWS_REFUSED) where a
-        condition cannot be read, or says nothing of its table."""
+        wish cannot be read, or says nothing of its table."""
         self._partitions = partitions
         self._filters = {key: _parsed(key, text) for key, text in filters.items()}
-        self._bound: dict[int, BoundFilter] = {}
-        self._ids = _NOTHING
+        self._bound: dict[int, BoundWish] = {}
+        self._latest: dict[tuple[str, str], BoundWish] = {}
+        self._names = [_seen_as(table) for (_, table), wish in self._filters.items() if wish.wish.columns]
+        """How schema changes of tables with listed columns are found: they may come without a definition."""
+        self._ids = self._sought()
         self._in: set[int] = set()
-        """Partitions of the tables that have a condition."""
+        """Partitions of the tables of which something is wanted."""
         self._dormant = set(self._filters)
-        """Tables of conditions that are not there."""
+        """Such tables that are not there."""
         self._stopped: PeerRefusedError | None = None
         self._kept_back = 0
         for definition in definitions.values():
@@ -133,13 +137,17 @@ class RowSelection:
         op, ident, argument, values = change
         bound = self._bound.get(ident)
         if op == Op.DEFINE:
-            self._define(TableDefinition.unpack(values))
+            self._define_again(TableDefinition.unpack(values))
         elif op == Op.SCHEMA:
             self._check_name(argument, values[0])
+            self._check_columns(argument, values[0])
         elif bound is None or op not in (Op.INSERT, Op.UPDATE, Op.DELETE):
             return change
         elif op != Op.UPDATE:
-            return change if bound.keeps(values) else None
+            if not bound.keeps(values):
+                return None
+            shown = bound.columns.shown(values)
+            return change if shown is values else [op, ident, argument, shown]
         else:
             changed = changed_of(argument)
             before = values[len(changed) :]
@@ -147,9 +155,11 @@ class RowSelection:
             for ordinal, value in zip(changed, values, strict=False):
                 after[ordinal] = value
             was, is_now = bound.keeps(before), bound.keeps(after)
-            if was is is_now:
-                return change if was else None
-            return [int(Op.DELETE), ident, 0, before] if was else [int(Op.INSERT), ident, 0, after]
+            if was and is_now:
+                return _updated(change, bound, changed, before)
+            if was:
+                return [int(Op.DELETE), ident, 0, bound.columns.shown(before)]
+            return [int(Op.INSERT), ident, 0, bound.columns.shown(after)] if is_now else None
         return change
 
     def _define(self, definition: TableDefinition) -> None:
@@ -158,12 +168,44 @@ class RowSelection:
         if condition is None:
             return
         try:
-            self._bound[definition.table_id] = condition.bind(definition)
+            bound = self._bound[definition.table_id] = condition.bind(definition)
         except UsageError as error:
             raise refused(key, condition.text, error.what) from error
-        self._ids = re.compile(b"|".join(re.escape(b"\xce" + one.to_bytes(4, "big")) for one in self._bound))
+        self._latest[key] = bound
+        self._ids = self._sought()
         self._in.add(definition.partition)
         self._dormant.discard(key)
+
+    def _define_again(self, definition: TableDefinition) -> None:
+        """In the stream. A table of listed columns whose blanks would be other ones cannot be told, nor one that is to
+        take its place: by its rows what is not listed would go."""
+        key = definition.region, definition.table
+        for prefix in STAND_INS:
+            replaced = key[0], key[1].removeprefix(prefix)
+            if replaced != key and replaced in self._filters and self._filters[replaced].wish.columns:
+                raise refused(replaced, self._filters[replaced].text, f"table {key[1]} is made to take its place")
+        known = self._latest.get(key)
+        self._define(definition)
+        if known is not None:
+            now = self._latest[key].columns.by_name
+            for name in sorted(now.keys() & known.columns.by_name.keys()):
+                if type(now[name]) is not type(known.columns.by_name[name]):
+                    raise refused(
+                        key, self._filters[key].text, f"column {name} may be NULL, or may not, or is of another type"
+                    )
+
+    def _sought(self) -> re.Pattern[bytes]:
+        sought = [re.escape(b"\xce" + one.to_bytes(4, "big")) for one in self._bound] + self._names
+        return re.compile(b"|".join(sought)) if sought else _NOTHING
+
+    def _check_columns(self, region: str, sql: str) -> None:
+        """A schema change of a table with listed columns goes only if it does the same there."""
+        for key, condition in self._filters.items():
+            if key[0] != region or not condition.wish.columns:
+                continue
+            left = self._latest[key].columns.by_name if key in self._latest else {}
+            if why := unfit_statement(sql, key[1], condition.wish.columns, left):
+                raise refused(key, condition.text, f"{why}: {' '.join(sql.split())}")
 
     def _check_name(self, region: str, sql: str) -> None:
         """A table that takes another name, or the place of another one, is not the one of the condition any more."""
@@ -210,7 +252,7 @@ class RowSelection:
         its rows would have gone whole."""
         if self._partitions is not None:
             self._partitions.learn_large(parts)
-        if not may_define(parts()):
+        if not self._names and not may_define(parts()):
             return
         known = len(self._bound)
         for change in changes_in(parts()):
@@ -221,6 +263,27 @@ class RowSelection:
                 raise refused(key, self._filters[key].text, "it was made again in a large transaction")
 
 
+def _updated(change: list[Any], bound: BoundWish, changed: tuple[int, ...], before: list[Any]) -> list[Any] | None:
+    """An UPDATE of a row that is wanted before and after it."""
+    blanks = bound.columns.blanks
+    if not blanks:
+        return change
+    told = [place for place, ordinal in enumerate(changed) if ordinal not in blanks]
+    if changed and not told:
+        return None
+    shown = bound.columns.shown(before)
+    if len(told) == len(changed) and shown is before:
+        return change
+    mask = mask_of([changed[place] for place in told], len(before))
+    return [int(Op.UPDATE), change[1], mask, [*(change[3][place] for place in told), *shown]]
+
+
+def _seen_as(table: str) -> bytes:
+    """How the name of a table is found in a frame, however it is quoted and in whatever case."""
+    longest = max(re.split("[\"'`\\[\\]]", table), key=len)
+    return b"(?i:" + re.escape(longest.encode()) + b")"
+
+
 def _plain(name: str) -> str:
     """Without its quotes, in small letters."""
     first = name[0]
@@ -229,20 +292,23 @@ def _plain(name: str) -> str:
     return (name[1:-1] if first == "[" else name).lower()
 
 
-def _parsed(key: tuple[str, str], text: str) -> RowFilter:
+def _parsed(key: tuple[str, str], text: str) -> ParsedWish:
     try:
-        return parse(text)
+        return parse_wish(text)
     except UsageError as error:
         raise refused(key, text, error.what) from error
 
 
 def refused(key: tuple[str, str], text: str, why: str) -> PeerRefusedError:
-    """The refusal of a stream with the rows of that table where `text`."""
+    """The refusal of a stream of that table with what `text` says is wanted."""
     table = ".".join(filter(None, key))
+    has_columns = has_list(text)
+    what = f"of table {table} {told_wish(text)}" if has_columns else f"the rows of table {table} where {text}"
     return PeerRefusedError(
-        f"the rows of table {table} where {text} cannot be told any more: {why}",
+        f"{what} cannot be told any more: {why}",
         where=table,
-        do="On the secondary, say again which rows are wanted (replicate -i SECONDARY subscription filter TABLE "
-        "--where … --ahead), and load them again: replicate -i SECONDARY seed --restart",
+        do=f"On the secondary, say again {'what is' if has_columns else 'which rows are'} wanted (replicate -i "
+        f"SECONDARY subscription filter TABLE {'--columns … ' * has_columns}--where … --ahead), and load them again: "
+        "replicate -i SECONDARY seed --restart",
         reason=REASON,
     )

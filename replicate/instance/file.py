@@ -33,6 +33,7 @@ from replicate.model.partitions import ONLY_DEFAULT, Partitions, unpack
 from replicate.model.subscription import Rows, Subscription
 from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Origin
+from replicate.model.wish import has_list, told_wishes
 from replicate.model.writers import SUPPLIER
 from replicate.system.os_errors import NO_DESCRIPTORS, exhausted, mend
 
@@ -62,10 +63,11 @@ WITH_ELEMENTS: Final = 9
 """Format of a file whose partitions hold audit elements: a release that does not know it would send schema changes to
 everybody."""
 WITH_ROWS: Final = 10
+WITH_COLUMNS: Final = 11
 """Format of a file with `rows`: a release that does not know them would ask for all rows where some are here."""
 FORMATS: Final = (
     FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE, WITH_PARTITIONS, WITH_PACKETS, WITH_SUPPLIER, WITH_LOADS,
-    WITH_ELEMENTS, WITH_ROWS,
+    WITH_ELEMENTS, WITH_ROWS, WITH_COLUMNS,
 )  # fmt: skip
 ACTIVE: Final = "active"
 PASSIVE: Final = "passive"
@@ -333,9 +335,8 @@ class InstanceFile:
 
 
 def told_rows(rows: Rows) -> str:
-    """Of these tables some rows, for the end of a sentence; "" for none."""
-    named = [f"{'.'.join(filter(None, key))} where {condition}" for key, condition in sorted(rows.items())]
-    return f"of table {', and of '.join(named)}, no other rows" if named else ""
+    """What is wanted of these tables, for the end of a sentence; "" for none."""
+    return told_wishes([(".".join(filter(None, key)), text) for key, text in sorted(rows.items())])
 
 
 def _to_json(content: InstanceFile) -> dict[str, Any]:
@@ -393,6 +394,8 @@ def _rows(facts: Any) -> Rows:
 
 
 def _format_of(content: InstanceFile) -> int:
+    if any(has_list(text) for rows in (content.rows, content.held_rows) for text in rows.values()):
+        return WITH_COLUMNS
     if content.rows or content.held_rows:
         return WITH_ROWS
     if content.partitions.elements:

@@ -45,6 +45,7 @@ from replicate.journal.space import fill_percent, journal_space
 from replicate.limits import REGIONS_MAX
 from replicate.model.contact import Moment, known, patience_s
 from replicate.model.findings import Finding
+from replicate.model.wish import told_what
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.region.sqlite.look import look_at
@@ -228,7 +229,7 @@ def _waiting(instance: Instance) -> Iterator[Finding]:
     content, choice = instance.content, instance.content.choice
     for key in choice.uncopied:
         wanted, table = choice.rows.get(key), ".".join(filter(None, key))
-        what = f"the rows where {wanted}" if wanted is not None else "all rows"
+        what = told_what(wanted) if wanted is not None else "all rows"
         text = f"of table {table} {what} are wanted, and are here with the next copy of them"
         yield Finding("ROWS_WAIT", text, "replicate -i INSTANCE seed --restart", table)
     if content.held is None:

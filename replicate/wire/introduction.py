@@ -88,8 +88,8 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     ),
     RefuseCode.ROWS_REFUSED: (
         PeerRefusedError,
-        "Say on the secondary which rows are wanted (replicate -i SECONDARY subscription filter TABLE --where … "
-        f"--ahead, or --none), and load them again: {_ANEW}",
+        "Say on the secondary what is wanted (replicate -i SECONDARY subscription filter TABLE with --where … or "
+        f"--columns …, and --ahead, or --none), and load them again: {_ANEW}",
     ),
     RefuseCode.RETIRED: (
         PeerRefusedError,

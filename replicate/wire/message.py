@@ -55,7 +55,7 @@ from replicate.limits import (
     HELLO_BYTES_MAX,
     KIB,
     MESSAGE_BYTES_MAX,
-)
+)  # fmt: skip
 from replicate.model.takeover import Takeover
 from replicate.model.vector import Chains, SynchronizationVector
 
@@ -100,9 +100,11 @@ FEATURE_ELEMENTS: Final = "elements-1"
 """A receiver that knows definitions which come without the statement that made them."""
 FEATURE_ROWS: Final = "rows-1"
 """A source that sends of a table the rows of a condition, where the receiver's hello names one."""
+FEATURE_COLUMNS: Final = "columns-1"
+"""The same of columns."""
 FEATURES: Final = (
     FEATURE_ZSTD, FEATURE_SEED, FEATURE_LOST, FEATURE_ROLES, FEATURE_FILTER, FEATURE_SEED_REGIONS, FEATURE_PATROL,
-    FEATURE_PARTITIONS, FEATURE_SEED_PARTITIONS, FEATURE_ELEMENTS, FEATURE_ROWS,
+    FEATURE_PARTITIONS, FEATURE_SEED_PARTITIONS, FEATURE_ELEMENTS, FEATURE_ROWS, FEATURE_COLUMNS,
 )  # fmt: skip
 """Features that this release knows; used when both sides name them. An unknown name is ignored, never guessed at."""
 FEATURE_SINCE: Final = {**dict.fromkeys(FEATURES, 2), FEATURE_ZSTD: 0, FEATURE_SEED: 1}
@@ -116,7 +118,6 @@ SEED_WINDOW_BYTES: Final = 16 * CHUNK_BYTES
 
 BULK_OVERHEAD_BYTES: Final = 64
 """Counted for each bulk message besides its frames: what its record costs in a pool, so that small ones fit."""
-
 TEXT_BYTES_MAX: Final = 1024
 FACTS_MAX: Final = 16
 FEATURES_MAX: Final = 32

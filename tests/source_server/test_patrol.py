@@ -52,6 +52,7 @@ class Link:
         self.can_send_bulk = True
         self.knows_patrol = True
         self.sent: list[Check] = []
+        self.peer: Any = None
         self.last_sent_seqno = 10**9
         self.asked = 0
 
@@ -126,6 +127,37 @@ async def test_a_round_and_where_it_was_left(pair: Pair, monkeypatch: pytest.Mon
     assert {check.table for check in link.sent} >= {"", "account"}
 
 
+@pytest.mark.parametrize(
+    ("rows", "is_told"),
+    [
+        (("main", "account", "COLUMNS (id)"), False),
+        (("", "account", "COLUMNS (id) WHERE id = 1"), False),
+        (("side", "account", "COLUMNS (id)"), True),
+        (("main", "account", "id = 1"), True),
+        ((), True),
+    ],
+)
+@pytest.mark.trio
+async def test_of_a_table_with_listed_columns_nothing_is_digested(
+    pair: Pair, rows: tuple[str, ...], is_told: bool
+) -> None:
+    """And the round comes to its end."""
+    consumer, link = Consumer(pair), Link()
+    link.peer = SimpleNamespace(rows=rows)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(patrol_of(consumer, link).run)
+            await wait_until_async(lambda: bool(link.sent) and link.sent[-1].is_last)
+            nursery.cancel_scope.cancel()
+    checks = [check for check in link.sent if check.table == "account"]
+    if is_told:
+        assert len(checks) > 1
+        assert sum(check.rows for check in checks) == 200
+    else:
+        (check,) = checks
+        assert (check.after, check.upto, check.rows, check.digest) == (b"", b"", 0, bytes(16))
+
+
 @pytest.mark.parametrize("why", ["percent", "filter", "release"])
 @pytest.mark.trio
 async def test_there_is_none(pair: Pair, why: str) -> None:
@@ -177,8 +209,8 @@ async def test_a_table_that_cannot_be_read_is_said_and_counts_as_told(
     from replicate.compare import range_check
     from replicate.errors import RegionDamagedError
 
-    def broken(instance: Any, place: Place) -> range_check.Taken:
-        taken = range_check.take_range(instance, place)
+    def broken(instance: Any, place: Place, listed: Any) -> range_check.Taken:
+        taken = range_check.take_range(instance, place, listed)
         if taken.check is not None and taken.check.table == "account":
             raise RegionDamagedError("database disk image is malformed")
         return taken

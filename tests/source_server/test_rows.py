@@ -66,6 +66,8 @@ def test_who_may_have_them(pair: Pair) -> None:
         (secondary, {}, False, "has of table main.account where size > 3, no other rows, and west asks for all rows"),
         (secondary, {T: "size > 2"}, False, "west asks for of table main.account where size > 2"),
         (primary, {T: "size >"}, False, "cannot be read"),
+        (primary, {T: "COLUMNS (id"}, False, "cannot be read"),
+        (secondary, {T: "COLUMNS (id, size)"}, False, "west asks for of table main.account the columns id, size, no"),
     ]
     for source, rows, is_filtered, told in refusals:
         with pytest.raises(PeerRefusedError, match=told) as caught:
@@ -101,14 +103,20 @@ async def test_the_stream_of_some_rows(pair: Pair) -> None:
 
 
 @pytest.mark.trio
-async def test_a_source_that_knows_no_rows_is_refused(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReceiverLink, "can_choose_rows", False)
+@pytest.mark.parametrize("what", ["rows", "columns"])
+async def test_a_source_that_knows_no_rows_or_columns_is_refused(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    if what == "columns":
+        subscriptions.filter_(pair.secondary, "account", "COLUMNS (id, owner, size)")
+        pair.seed(restart=True)
+    monkeypatch.setattr(ReceiverLink, f"can_choose_{what}", False)
     async with servers() as running:
         receiver = await running.receiver(pair.secondary)
         point(pair.primary, "west", receiver)
         source = running.source(pair.primary)
         await wait_until_async(
-            lambda: "cannot send the rows that are here without the others" in str(source.facts.get("last_error"))
+            lambda: f"cannot send the {what} that are here without the others" in str(source.facts.get("last_error"))
         )
 
 

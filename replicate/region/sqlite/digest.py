@@ -20,6 +20,7 @@ import apsw
 import msgpack
 from xxhash import xxh3_128
 
+from replicate.model.column_list import WHOLE, TableShare
 from replicate.model.elements import DEFINITION, SECTION, STORAGE
 from replicate.model.transaction import TableDefinition
 from replicate.region.sqlite.feed import own_tables
@@ -171,7 +172,9 @@ def _snapshot(connection: apsw.Connection) -> Iterator[None]:
 # Reading a table in canonical order.
 
 
-def _read(connection: apsw.Connection, definition: TableDefinition, *, raw: bool, where: str = "") -> Iterable[Any]:
+def _read(
+    connection: apsw.Connection, definition: TableDefinition, *, raw: bool, share: TableShare = WHOLE
+) -> Iterable[Any]:
     names = [quote(column.name) for column in definition.columns]
     collations = [column.collation for column in definition.columns]
     if definition.rowid:
@@ -183,11 +186,12 @@ def _read(connection: apsw.Connection, definition: TableDefinition, *, raw: bool
     order = ", ".join(
         names[ordinal] + (" COLLATE BINARY" if collations[ordinal] != "BINARY" else "") for ordinal in definition.key
     )
-    selected = names
+    selected = [share.blanks.get(column.name, quote(column.name)) for column in definition.columns]
+    selected = [*names[: definition.rowid], *selected]
     if raw:
-        pairs = ((f"typeof({name})", f"iif(typeof({name}) = 'text', CAST({name} AS BLOB), {name})") for name in names)
+        pairs = ((f"typeof({one})", f"iif(typeof({one}) = 'text', CAST({one} AS BLOB), {one})") for one in selected)
         selected = list(chain.from_iterable(pairs))
-    chosen = f"WHERE {where} " if where else ""
+    chosen = f"WHERE {share.where} " if share.where else ""
     source = f"FROM main.{quote(definition.table)} {chosen}ORDER BY {order}"
     return read_rows(connection, selected, source, can_cache=False)
 
@@ -284,11 +288,11 @@ def compare(
     progress: Progress | None = None,
     left_out: frozenset[str] = frozenset(),
     elements: frozenset[str] = frozenset(),
-    where: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
+    shares: tuple[Mapping[str, TableShare], Mapping[str, TableShare]] = ({}, {}),
 ) -> Comparison:
     """Compare two regions, each in one snapshot; at most `limit` differing rows are kept for each table. `left_out`:
-    tables whose rows are not in both; `elements`: audit elements that are not. `where`: on either side, of tables of
-    which the other side has some rows only, the condition of these in SQL.
+    tables whose rows are not in both; `elements`: audit elements that are not. `shares`: on either side, of tables of
+    which the other side has some rows or columns only, what is read of them.
 
     The snapshots are the callers' where they hold transactions: then the comparison is at the moment they chose.
     """
@@ -307,8 +311,8 @@ def compare(
             elif name in left_out:
                 tables.append(TableComparison(name, TableVerdict.LEFT_OUT, "", 0, 0, ()))
             else:
-                some = where[0].get(name, ""), where[1].get(name, "")
-                tables.append(compare_table(first, second, name, limit=limit, progress=progress, where=some))
+                some = shares[0].get(name, WHOLE), shares[1].get(name, WHOLE)
+                tables.append(compare_table(first, second, name, limit=limit, progress=progress, shares=some))
         apart = counted_apart(first) | counted_apart(second)
         tables.extend(_compare_sequences(first, second, limit, progress, others | left_out | apart))
         return Comparison(tuple(tables), schema_differences(first, second, others, elements))
@@ -321,9 +325,9 @@ def compare_table(
     *,
     limit: int = DIFFERENCES_DEFAULT,
     progress: Progress | None = None,
-    where: tuple[str, str] = ("", ""),
+    shares: tuple[TableShare, TableShare] = (WHOLE, WHOLE),
 ) -> TableComparison:
-    """Compare one table that both have; `where`: of each side's rows only those. Raises NotSupportedError (no such
+    """Compare one table that both have; `shares`: what of each side is read. Raises NotSupportedError (no such
     ordinary table) and what SQLite says."""
     with _snapshot(first), _snapshot(second):
         one, other = read_alike(first, second, table)
@@ -334,15 +338,15 @@ def compare_table(
         walk = _Walk(table, names, one.key, limit, progress)
         try:
             return walk.compare(
-                _read(first, one, raw=False, where=where[0]),
-                _read(second, other, raw=False, where=where[1]),
+                _read(first, one, raw=False, share=shares[0]),
+                _read(second, other, raw=False, share=shares[1]),
             )
         except UnicodeDecodeError:
             raw_names = tuple(name for column in names for name in (f"{column} (storage class)", column))
             walk = _Walk(table, raw_names, tuple(2 * ordinal + 1 for ordinal in one.key), limit, progress, raw=True)
             return walk.compare(
-                _read(first, one, raw=True, where=where[0]),
-                _read(second, other, raw=True, where=where[1]),
+                _read(first, one, raw=True, share=shares[0]),
+                _read(second, other, raw=True, share=shares[1]),
             )
 
 

@@ -21,6 +21,7 @@ import msgpack
 
 from replicate.errors import ConflictError, NotSupportedError, RegionDamagedError
 from replicate.limits import PARTITION_DEFAULT
+from replicate.model.column_list import STAND_INS
 from replicate.model.transaction import Column, TableDefinition
 from replicate.region.sqlite.bookkeeping import OWN_STATEMENT
 from replicate.region.sqlite.sql.names import is_internal, is_own, quote
@@ -251,10 +252,6 @@ def record_definitions(
     return Recorded(tuple(definitions), tuple(changed), dropped)
 
 
-_STAND_INS: Final = ("new__", "_alembic_tmp_")
-"""What Django and Alembic put before the name of a table that they make in the place of another one."""
-
-
 def _born_in(
     definition: TableDefinition,
     found: Sequence[TableDefinition],
@@ -264,7 +261,7 @@ def _born_in(
     """The partition of a table that was not there before the statement. `gone`: those that it took away."""
     if gone:  # a RENAME: no other statement takes tables away and makes some
         return next(iter(gone.values()))[0]
-    for prefix in _STAND_INS:
+    for prefix in STAND_INS:
         if definition.table.startswith(prefix):
             replaced = definition.table.removeprefix(prefix)
             return next((one.partition for one in found if one.table == replaced), default)

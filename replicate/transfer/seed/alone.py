@@ -75,7 +75,7 @@ from replicate.transfer.seed.install import (
     silent,
 )
 from replicate.transfer.seed.make import leaves, leaving, require_regions
-from replicate.transfer.seed.rows import require_wanted, where_of
+from replicate.transfer.seed.rows import require_wanted, shares_of
 
 UPDATE: Final = "update"
 LOOK_S: Final = 0.1
@@ -366,7 +366,7 @@ def _take(secondary: Instance, copies: Copies) -> None:
     made = [(name, uuid.uuid4().bytes, secondary.path / "regions" / f"{name}.db") for name in copies.names]
     for name, region, _ in made:
         if content.told_held:
-            take_out(copies.directory / f"{name}.db", content.holds, where=where_of(content.held_rows))
+            take_out(copies.directory / f"{name}.db", content.holds, shares=shares_of(content.held_rows))
         adopt_at(
             copies.directory / f"{name}.db",
             network=content.network,

@@ -50,7 +50,7 @@ from replicate.system.os_errors import io_error
 from replicate.transfer.container import NO_ID, SeedHeader
 from replicate.transfer.seed.file import SeedReader, require_free
 from replicate.transfer.seed.filtered import refuse_copies_into
-from replicate.transfer.seed.rows import place_rows, require_wanted, where_of
+from replicate.transfer.seed.rows import place_rows, require_wanted, shares_of
 
 COPIES: Final = "seed"
 """Directory (in the instance's regions) of the copies that are not yet in their places."""
@@ -206,9 +206,9 @@ def settle(
     """
     made: list[tuple[str, bytes, Path]] = []
     choice = secondary.change_subscription(lambda now: replace(now, rows=place_rows(now.rows, copies)).seeded())
-    where = where_of(choice.held_rows)
+    shares = shares_of(choice.held_rows)
     for name in names:
-        take_out(copies / f"{name}.db", secondary.content.wants, catalogue, where=where)
+        take_out(copies / f"{name}.db", secondary.content.wants, catalogue, shares=shares)
         region = uuid.uuid4().bytes
         adopt_at(
             copies / f"{name}.db",

@@ -37,15 +37,16 @@ from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.limits import PARTITION_NONE
+from replicate.model.column_list import WHOLE
 from replicate.model.elements import elements_in
 from replicate.model.subscription import Rows
 from replicate.pool import control as word
-from replicate.region.sqlite.partial import Where, take_out
+from replicate.region.sqlite.partial import Shares, take_out
 from replicate.region.sqlite.snapshot import copy_pages, size_of
 from replicate.transfer.container import NO_ID, SeedHeader, SeedRegion, file_bytes, pack_catalogue
 from replicate.transfer.seed.file import SPARE_BYTES, SeedWriter, require_absent, require_free
 from replicate.transfer.seed.filtered import refuse_from
-from replicate.transfer.seed.rows import place_rows_in, rows_to_cut, where_of
+from replicate.transfer.seed.rows import place_rows_in, rows_to_cut, shares_of
 from replicate.wire.introduction import refusal
 from replicate.wire.message import RefuseCode
 
@@ -243,8 +244,8 @@ def _write(
     partitions, spare_bytes = parts or leaving(primary, consumer.name), _spare_bytes(primary, path.parent)
     cut_rows = place_rows_in(rows_to_cut(primary, rows, connections), connections)
     with ExitStack() as stack:
-        keeps, where = leaves(partitions), where_of(cut_rows)
-        cut = _cut_copies(stack, connections, snapshot, path, keeps, where, spare_bytes, progress)
+        keeps, shares = leaves(partitions), shares_of(cut_rows)
+        cut = _cut_copies(stack, connections, snapshot, path, keeps, shares, spare_bytes, progress)
         regions = tuple(
             SeedRegion(name, *size_of(connection)) if name not in cut else cut[name]
             for name, connection in connections.items()
@@ -295,13 +296,13 @@ def _cut_copies(
     snapshot: Snapshot,
     path: Path,
     keeps: Callable[[int], bool],
-    where: Where,
+    shares: Shares,
     spare_bytes: int,
     progress: Progress,
 ) -> dict[str, SeedRegion]:
     """All regions copied aside, without the rows that stay here, and what stands in the file for each; nothing where
     all rows go. They are smaller then, so they are made before the file is begun. `stack` removes them."""
-    if all(keeps(one.partition) and not where(one) for one in snapshot.catalogue.in_force().values()):
+    if all(keeps(one.partition) and shares(one) == WHOLE for one in snapshot.catalogue.in_force().values()):
         return {}
     made: dict[str, SeedRegion] = {}
     all_pages = sum(size_of(connection)[1] for connection in connections.values())
@@ -312,7 +313,7 @@ def _cut_copies(
         stack.callback(copy.unlink, missing_ok=True)
         copy.unlink(missing_ok=True)
         copy_pages(connection, copy, lambda _done, _all, name=name: progress(name, 0, all_pages))  # type: ignore[misc]
-        take_out(copy, keeps, where=where)
+        take_out(copy, keeps, shares=shares)
         made[name] = SeedRegion(name, page_bytes, os.stat(copy).st_size // page_bytes)
     return made
 

@@ -55,7 +55,7 @@ from replicate.transfer.seed.filtered import refuse_beside
 from replicate.transfer.seed.incoming import Incoming, seed_directory
 from replicate.transfer.seed.install import check_header, copies_directory, extract, seed_lock, silent
 from replicate.transfer.seed.make import make_seed, require_partitions
-from replicate.transfer.seed.rows import check_rows, tables_by_partition, where_of
+from replicate.transfer.seed.rows import check_rows, shares_of, tables_by_partition
 
 STREAM_WAIT_S: Final = 60.0
 LOOK_S: Final = 0.1
@@ -254,7 +254,7 @@ def _check_begun(secondary: Instance, header: SeedHeader, numbers: Sequence[int]
 def _adopt(secondary: Instance, header: SeedHeader, directory: Path, name: str, keeps: frozenset[int]) -> _Copy:
     content, path = secondary.content, directory / f"{name}.db"
     if content.held_rows or header.partitions is None or not keeps.issuperset(header.partitions):
-        take_out(path, keeps.__contains__, where=where_of(content.held_rows))
+        take_out(path, keeps.__contains__, shares=shares_of(content.held_rows))
     set_init(path, secondary.config.region.init, name)
     copy = _Copy(name, path, uuid.uuid4().bytes)
     adopt_at(

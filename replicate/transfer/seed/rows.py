@@ -1,48 +1,49 @@
-"""Which rows of a table a copy keeps where this secondary wants some only, and whether they can be told at all.
+"""What of a table a copy keeps where this secondary wants some rows or columns only, and whether that can be told.
 
-Guarantees: what a copy keeps is what the stream brings from there on: one condition, one reading of it. A condition on
-a table that the copy has not, or has not so, is refused by name before anything here is given up. A secondary with some
-rows is copied from for nobody.
-Leaves to others: taking the other rows out (region/sqlite/partial.py), and when the condition is in force.
+Guarantees: what a copy keeps is what the stream brings from there on: one wish, one reading of it. A wish for a table
+that the copy has not, or has not so, or that cannot do without a column, is refused by name before anything here is
+given up. A secondary with some rows is copied from for those only who want these.
+Leaves to others: taking the rest out (region/sqlite/partial.py), and when a wish is in force.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from replicate.errors import CopyTooOldError, UsageError
-from replicate.filters.row_filter import parse
+from replicate.filters.wishes import BoundWish, parse_wish
 from replicate.instance.file import told_rows
 from replicate.instance.instance import Instance
+from replicate.model.column_list import WHOLE, TableShare
 from replicate.model.subscription import Rows, Table
 from replicate.model.transaction import TableDefinition
+from replicate.model.wish import told_wish
 from replicate.region.sqlite.empty import reading
+from replicate.region.sqlite.partial import Shares
 from replicate.region.sqlite.schema import recorded_definitions
+from replicate.region.sqlite.table_facts import require_bearable
 from replicate.wire.introduction import refusal
 from replicate.wire.message import RefuseCode
 
-Where = Callable[[TableDefinition], str]
 
+def shares_of(rows: Rows) -> Shares:
+    """What is kept of each table. It raises UsageError where the table is not as the wish needs it."""
+    parsed = {key: parse_wish(text) for key, text in rows.items()}
 
-def where_of(rows: Rows) -> Where:
-    """The condition of each table, in SQL; "" where all rows are kept. It raises UsageError where the table is not as
-    the condition needs it."""
-    parsed = {key: parse(condition) for key, condition in rows.items()}
-
-    def where(definition: TableDefinition) -> str:
+    def share(definition: TableDefinition) -> TableShare:
         found = parsed.get((definition.region, definition.table)) or parsed.get(("", definition.table))
-        return "" if found is None else found.bind(definition).sql
+        return WHOLE if found is None else found.bind(definition).share
 
-    return where
+    return share
 
 
 def place_rows(rows: Rows, copies: Path) -> Rows:
-    """The same conditions, each with the region of its table in these copies, NAME.db each. UsageError where a table is
-    not there, is there twice, or is not as the condition needs it."""
+    """The same wishes, each with the region of its table in these copies, NAME.db each. UsageError where a table is
+    not there, is there twice, or is not as the wish needs it."""
     if not rows:
         return rows
     with ExitStack() as stack:
@@ -59,23 +60,27 @@ def place_rows_in(rows: Rows, connections: Mapping[str, Any]) -> Rows:
         for name, connection in connections.items()
         for one in recorded_definitions(connection)
     ]
-    return {require_table(key, condition, known): condition for key, condition in rows.items()}
+    made = {}
+    for key, text in rows.items():
+        found, bound = require_table(key, text, known)
+        require_bearable(connections[found.region], found, bound.columns.sql)
+        made[found.region, found.table] = text
+    return made
 
 
-def require_table(key: Table, condition: str, definitions: Iterable[TableDefinition]) -> Table:
-    """Region and table of the one among these that the condition is on. UsageError."""
+def require_table(key: Table, text: str, definitions: Iterable[TableDefinition]) -> tuple[TableDefinition, BoundWish]:
+    """The one among these that the wish is for, and the wish bound to it. UsageError."""
     region, table = key
     found = [one for one in definitions if one.table == table and region in ("", one.region)]
     if len(found) != 1:
         name = ".".join(filter(None, key))
         raise UsageError(
             f"there is no table {name}" if not found else f"there are {len(found)} tables named {table}",
-            where=f"rows of {name} where {condition}",
-            do="Name one that is there, as REGION.TABLE; to have this condition no more: replicate -i INSTANCE "
+            where=f"{name} {told_wish(text)}",
+            do="Name one that is there, as REGION.TABLE; to have this wish no more: replicate -i INSTANCE "
             f"subscription filter {name} --none",
         )
-    parse(condition).bind(found[0])
-    return found[0].region, found[0].table
+    return found[0], parse_wish(text).bind(found[0])
 
 
 def definitions_here(instance: Instance) -> list[TableDefinition]:
@@ -98,9 +103,18 @@ def tables_by_partition(instance: Instance) -> dict[int, list[Table]]:
 def check_rows(instance: Instance, tables: Collection[Table]) -> None:
     """UsageError where what is wanted of one of these tables says nothing of it as it is here: a stream that was begun
     by it would be refused, and all else with it."""
-    for key, condition in instance.content.rows.items():
+    for key, text in instance.content.rows.items():
         if key in tables:
-            require_table(key, condition, definitions_here(instance))
+            require_fit(instance, key, text, definitions_here(instance))
+
+
+def require_fit(instance: Instance, key: Table, text: str, here: Iterable[TableDefinition]) -> Table:
+    """Region and name of the table among those `here` that the wish is for. UsageError where it is not there, or not as
+    the wish needs it."""
+    found, bound = require_table(key, text, here)
+    with reading(instance.region(found.region).path) as connection:
+        require_bearable(connection, found, bound.columns.sql)
+    return found.region, found.table
 
 
 def rows_to_cut(source: Instance, rows: Rows, regions: Collection[str]) -> Rows:

@@ -443,7 +443,7 @@ def test_some_rows_of_a_table(pair: Pair, tmp_path: Path) -> None:
         ("t9", "v = 1", "there is no table t9"),
         ("side.t1", "v = 1", "there is no table side.t1"),
         ("t1", f"v IN ({', '.join(['1'] * 300)}) OR v = '{'é' * 20}'", ""),
-        ("t3", f"v = '{'é' * 600}'", "3 tables with conditions of .* bytes are more than a hello holds"),
+        ("t3", f"v = '{'é' * 600}'", "3 tables with conditions or columns of .* bytes are more than a hello holds"),
     ):
         if told:
             with pytest.raises(UsageError, match=told):

@@ -86,13 +86,17 @@ def test_rows_of_a_table(pair: Pair) -> None:
     ]
     assert "main.account: all rows; here until" in said("-i", "west", "subscription", "filter")
     for words, refused in (
-        (("account",), "say a table with --where CONDITION, or with --none"),
+        (("account",), "say a table with --where CONDITION, with --columns"),
         (("account", "--where", "id = 1", "--none"), "say a table with --where"),
         (("--none",), "say a table with --where"),
         (("account", "--where", "weight > 9"), "table account has no column weight"),
+        (("account", "--columns", "id,weight"), "table account has no column weight"),
+        (("account", "--columns", "id,"), "the columns cannot be read"),
+        (("account", "--columns", "id", "--none"), "say a table with --where"),
+        (("account", "--columns", "id", "--where", " "), "the condition is empty"),
         (("account", "--where", "id >"), "the condition cannot be read: a literal"),
         (("nowhere", "--where", "id = 9"), "there is no table nowhere"),
-        (("nowhere", "--none"), "no rows of table nowhere are chosen"),
+        (("nowhere", "--none"), "no rows or columns of table nowhere are chosen"),
     ):
         with pytest.raises(ReplicateError, match=refused):
             said("-i", "west", "subscription", "filter", *words)

@@ -16,6 +16,7 @@ from replicate.compare.repair import repair
 from replicate.compare.rounds import Place
 from replicate.compare.some_rows import SomeRows
 from replicate.errors import UsageError
+from replicate.model.column_list import TableShare
 from replicate.region.sqlite.digest import TableVerdict
 from tests.harness.pair import Pair
 
@@ -40,8 +41,8 @@ def test_the_side_that_has_all_is_read_by_the_others_condition(pair: Pair) -> No
     key, other = {("main", "t"): "a > 3"}, {("main", "t"): "a > 4"}
     for first, second, made in (
         ({}, {}, ({}, {}, set())),
-        (key, {}, ({}, {"t": '"a" > 3'}, set())),
-        ({}, key, ({"t": '"a" > 3'}, {}, set())),
+        (key, {}, ({}, {"t": TableShare('"a" > 3')}, set())),
+        ({}, key, ({"t": TableShare('"a" > 3')}, {}, set())),
         (key, key, ({}, {}, set())),
         (key, other, ({}, {}, {"t"})),
     ):
@@ -83,15 +84,20 @@ def test_digests_leave_it_out_and_a_repair_does_not_touch_it(pair: Pair) -> None
     assert mended.left == {"main.t": "some of its rows are in one of them only"}
 
 
-def test_the_patrol_passes_it_and_says_why(pair: Pair) -> None:
+@pytest.mark.parametrize("what", ["rows", "columns"])
+def test_the_patrol_passes_it_and_says_why(pair: Pair, what: str) -> None:
+    if what == "columns":
+        subscriptions.filter_(pair.secondary, "t", "COLUMNS (id)")
+        pair.seed(restart=True)
+        assert compare(pair.primary, pair.secondary, timeout_s=60).equal
     pair.catch_up()
     place: Place | None = Place(7)
     found = {}
     while place is not None:
-        taken = take_range(pair.primary, place)
+        taken = take_range(pair.primary, place, {("main", "t")} if what == "columns" else ())
         if taken.check is not None:
             verdict = verify(pair.secondary, taken.check, pair.last_seqno(pair.secondary))
             found[taken.check.table] = verdict.outcome, verdict.why
         place = taken.place
-    assert found["t"] == (Outcome.PASSED, "some of its rows are here")
+    assert found["t"] == (Outcome.PASSED, f"some of its {what} are here")
     assert found["u"][0] is Outcome.EQUAL

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from replicate.errors import PeerRefusedError
 from replicate.filters.restating import StreamLarge, StreamParts
-from replicate.filters.row_filter import parse
 from replicate.filters.rows import RowSelection
 from replicate.filters.selection import PartitionSelection
+from replicate.filters.wishes import parse_wish
 from replicate.journal.record import (
     FrameBatch,
     changes_of,
@@ -44,6 +44,7 @@ def table(name: str, partition: int = 1, columns: tuple[Column, ...] = COLUMNS, 
 T, U = table("t"), table("u", 2)
 DEFINITIONS = {one.table_id: one for one in (T, U)}
 CONDITIONS = ("a > 3", "a IN ('x', 'Y') OR id < 4", "a IS NULL", "NOT a = 'X'", "id BETWEEN 2 AND 6 AND a IS NOT NULL")
+COLUMN_LISTS = ("COLUMNS (id)", "COLUMNS (ID) WHERE id < 5", "COLUMNS (id, a) WHERE a > 3")
 VALUES = (None, 1, 5, 7.5, "x", "X", "y", b"x")
 
 Site = dict[int, dict[Any, tuple[Any, ...]]]
@@ -95,8 +96,8 @@ def apply(site: Site, changes: list[Any]) -> None:
 
 
 def chosen(site: Site, text: str) -> dict[Any, tuple[Any, ...]]:
-    bound = parse(text).bind(T)
-    return {key: row for key, row in site[T.table_id].items() if bound.keeps(row)}
+    bound = parse_wish(text).bind(T)
+    return {key: tuple(bound.columns.shown(row)) for key, row in site[T.table_id].items() if bound.keeps(row)}
 
 
 def frame_of(seqno: int, changes: list[list[Any]]) -> bytes:
@@ -106,7 +107,7 @@ def frame_of(seqno: int, changes: list[list[Any]]) -> bytes:
 
 
 @pytest.mark.slow
-@given(st.integers(0, 2**32), st.sampled_from(CONDITIONS), st.sampled_from((None, {1}, {1, 2})))
+@given(st.integers(0, 2**32), st.sampled_from((*CONDITIONS, *COLUMN_LISTS)), st.sampled_from((None, {1}, {1, 2})))
 def test_random_histories(seed: int, text: str, wanted: set[int] | None) -> None:
     dice = Random(seed)
     source: Site = {T.table_id: {}, U.table_id: {}}
@@ -188,17 +189,18 @@ def content(items: list[Any]) -> list[Any]:
     return list(reader)
 
 
+@pytest.mark.parametrize("text", ["a > 3", "COLUMNS (id) WHERE id < 7"])
 @pytest.mark.parametrize(("count", "piece"), [(1, 40), (50, 7), (3 * FRAME_CHANGES_MAX, 200_000)])
-def test_a_large_transaction(count: int, piece: int) -> None:
+def test_a_large_transaction(count: int, piece: int, text: str) -> None:
     dice = Random(count)
     source: Site = {T.table_id: {}, U.table_id: {}}
     consumer: Site = {T.table_id: {}, U.table_id: {}}
     changes = some_changes(dice, source, count)
     whole = Large(changes, piece)
-    selection = RowSelection({("shop", "t"): "a > 3"}, DEFINITIONS)
+    selection = RowSelection({("shop", "t"): text}, DEFINITIONS)
     assert selection.takes_whole(whole.commit_frame, whole.partitions) == (1 not in whole.partitions)
     apply(consumer, content(list(selection.large(whole.commit_frame, whole.parts(), 1234))))
-    assert consumer[T.table_id] == chosen(source, "a > 3")
+    assert consumer[T.table_id] == chosen(source, text)
     assert consumer[U.table_id] == source[U.table_id]
 
 
@@ -307,3 +309,115 @@ def test_what_cannot_be_told_from_the_beginning() -> None:
     for text, told in (("b > 3", "table t has no column b"), ("a >", "cannot be read")):
         with pytest.raises(PeerRefusedError, match=told):
             RowSelection({("shop", "t"): text}, DEFINITIONS)
+
+
+# Some columns.
+
+SECRET = Column("secret", "TEXT", True, "BINARY")
+WITH_SECRET = table("t", columns=(*COLUMNS, SECRET))
+LISTED = {("shop", "t"): "COLUMNS (id, a)"}
+
+
+def listing() -> RowSelection:
+    return RowSelection(LISTED, {WITH_SECRET.table_id: WITH_SECRET, U.table_id: U})
+
+
+def test_what_goes_of_a_row() -> None:
+    """Each kind of change, with and without what is listed."""
+    selection, ident = listing(), WITH_SECRET.table_id
+    for number, (change, goes) in enumerate(
+        (
+            ([Op.INSERT, ident, 0, [1, 5, "s"]], [Op.INSERT, ident, 0, [1, 5, ""]]),
+            ([Op.INSERT, ident, 0, [1, 5, ""]], [Op.INSERT, ident, 0, [1, 5, ""]]),
+            ([Op.DELETE, ident, 0, [1, 5, "s"]], [Op.DELETE, ident, 0, [1, 5, ""]]),
+            ([Op.UPDATE, ident, 0b100, ["z", 1, 5, "s"]], []),
+            ([Op.UPDATE, ident, 0b110, [6, "z", 1, 5, "s"]], [Op.UPDATE, ident, 0b010, [6, 1, 5, ""]]),
+            ([Op.UPDATE, ident, 0b001, [2, 1, 5, "s"]], [Op.UPDATE, ident, 0b001, [2, 1, 5, ""]]),
+            ([Op.UPDATE, ident, 0b010, [6, 1, 5, ""]], [Op.UPDATE, ident, 0b010, [6, 1, 5, ""]]),
+        ),
+        1,
+    ):
+        assert taken_one(selection, number, change) == goes, change
+    assert selection.kept_back == 1
+
+
+def test_what_has_blanks_already_goes_byte_for_byte() -> None:
+    """As a third site gets it from a secondary that has blanks."""
+    changes = [[Op.INSERT, WITH_SECRET.table_id, 0, [1, 5, ""]], [Op.UPDATE, WITH_SECRET.table_id, 2, [6, 1, 5, ""]]]
+    packed = pack_changes([element for change in changes for element in change])
+    frame = pack_frame(Kind.TRANSACTION, 1, 0, 3, 7, 1, 1 << 12, packed, 8)[0]
+    batch = FrameBatch(1, 1, 1, frame)
+    assert listing().take(batch) is batch
+
+
+NULLABLE = table("t", columns=(*COLUMNS, Column("secret", "TEXT", False, "BINARY")), version=2)
+MADE_AGAIN: Mapping[str, tuple[list[list[Any]], str]] = {
+    "an index, without a definition": (
+        [schema("CREATE UNIQUE INDEX i ON T (lower(secret))")],
+        "of table shop.t the columns id, a cannot be told any more: an index keeps unique",
+    ),
+    "a default": (
+        [schema("ALTER TABLE t ADD COLUMN b DEFAULT 3"), defined(table("t", columns=(*COLUMNS, SECRET), version=2))],
+        "column b comes with a DEFAULT",
+    ),
+    "may be NULL": ([defined(NULLABLE)], "column secret may be NULL, or may not"),
+    "listed, gone": (
+        [schema("ALTER TABLE t DROP COLUMN a"), defined(table("t", columns=(COLUMNS[0], SECRET)))],
+        "a is gone",
+    ),
+    "in its place, told": ([schema("CREATE TABLE new__t (id)")], "it is made again"),
+    "in its place, without a statement": (
+        [defined(table("_alembic_tmp_t"))],
+        "_alembic_tmp_t is made to take its place",
+    ),
+    "renamed": ([schema("ALTER TABLE t RENAME TO v"), defined(table("v"))], "it was renamed"),
+}
+
+
+@pytest.mark.parametrize("name", MADE_AGAIN)
+def test_what_both_sites_would_not_make_alike_stops_the_stream_before_it(name: str) -> None:
+    """And of rows behind it in the same transaction nothing goes: they may have come from the table."""
+    changes, told = MADE_AGAIN[name]
+    for selection in (
+        listing(),
+        RowSelection(LISTED, {WITH_SECRET.table_id: WITH_SECRET}, PartitionSelection(None, {})),
+    ):
+        with pytest.raises(PeerRefusedError, match=told) as caught:
+            taken_one(selection, 1, *changes)
+        assert caught.value.facts["reason"] == "ROWS_REFUSED"
+        assert "--columns" in str(caught.value.do)
+    large = Large([*changes, [Op.INSERT, U.table_id, 0, [1, "gone abroad"]]], 50)
+    items: list[Any] = []
+    with pytest.raises(PeerRefusedError, match=told):
+        items.extend(listing().large(large.commit_frame, large.parts(), 1234))
+    assert not items
+    with pytest.raises(PeerRefusedError, match=told):
+        listing().learn_large(large.parts)
+
+
+def test_other_changes_of_it_go_as_they_are() -> None:
+    selection = listing()
+    wider = table("t", columns=(*COLUMNS, SECRET, Column("b", "", False, "BINARY")), version=2)
+    for number, change in enumerate(
+        (
+            schema("CREATE INDEX i ON t (secret)"),
+            schema("CREATE VIEW v AS SELECT secret FROM t"),
+            schema("ALTER TABLE u ADD COLUMN b DEFAULT 3"),
+            [Op.SCHEMA, 0, "side", ["CREATE TABLE t (id)"]],
+        ),
+        1,
+    ):
+        assert taken_one(selection, number, change) == change
+    changes = [schema("ALTER TABLE t ADD COLUMN b"), defined(wider), [Op.INSERT, wider.table_id, 0, [1, 5, "s", "b"]]]
+    told = taken_one(selection, 9, *changes)
+    assert told[:8] == [*changes[0], *changes[1]]
+    assert told[8:] == [Op.INSERT, wider.table_id, 0, [1, 5, "", None]]
+
+
+@pytest.mark.parametrize("table_name", ["t", 'a "quoted" one', "[x]", '"'])
+def test_a_schema_change_is_found_however_the_name_is_written(table_name: str) -> None:
+    definition = table(table_name, columns=(*COLUMNS, SECRET))
+    selection = RowSelection({("shop", table_name): "COLUMNS (id, a)"}, {definition.table_id: definition})
+    quoted = '"' + table_name.replace('"', '""').upper() + '"'
+    with pytest.raises(PeerRefusedError, match="an index keeps unique"):
+        taken_one(selection, 1, schema(f"CREATE UNIQUE INDEX i ON {quoted} (secret)"))

@@ -240,6 +240,12 @@ def test_rows_are_kept_in_a_format_of_their_own_and_only_while_there_are_some(tm
     for some in (replace(content, rows=rows), replace(content, held_rows=rows), replace(content, rows=rows, held=(1,))):
         assert json.loads(encode(some))["format"] == 10
         assert decode(encode(some), "x") == some
+    for some in (
+        replace(content, rows={("main", "t"): "COLUMNS (a)"}),
+        replace(content, held_rows={**rows, ("", "v"): "COLUMNS (a)"}),
+    ):
+        assert json.loads(encode(some))["format"] == 11
+        assert decode(encode(some), "x") == some
     wanted = content.choosing(content.choice.filtering(("main", "t"), "a = 1"))
     assert (wanted.told_held, wanted.getting_all) == ("", [])
     some = wanted.choosing(wanted.choice.seeded())

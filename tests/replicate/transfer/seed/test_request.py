@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import trio
 
+from receiver_server.link import ReceiverLink
+from replicate.admin import subscriptions
 from replicate.admin.regions import add_region
 from replicate.admin.release import release_region
 from replicate.admin.removal import remove_instance
@@ -299,6 +301,16 @@ async def test_a_source_of_an_older_release_is_not_asked(pair: Pair, monkeypatch
     async with site(pair) as both:
         error = await both.fails(SeedFailedError, "cannot send a seed over the connection")
         assert "seed --to-file FILE --for west" in str(error)
+
+
+@pytest.mark.trio
+async def test_a_source_that_knows_no_columns_is_not_asked_for_all_of_them(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscriptions.filter_(pair.secondary, "account", "COLUMNS (id)")
+    monkeypatch.setattr(ReceiverLink, "can_choose_columns", False)
+    async with site(pair) as both:
+        await both.fails(SeedFailedError, "cannot leave out columns that are not listed here")
 
 
 @pytest.mark.trio

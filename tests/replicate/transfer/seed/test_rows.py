@@ -16,6 +16,7 @@ from replicate.compare.compare import compare
 from replicate.errors import CopyTooOldError, PeerRefusedError, UsageError
 from replicate.instance.file import WITH_ROWS
 from replicate.instance.instance import Instance
+from replicate.model.column_list import WHOLE, TableShare
 from replicate.region.sqlite.digest import TableVerdict
 from replicate.system import failpoint
 from replicate.transfer.container import ROWS_FORMAT_VERSION
@@ -24,7 +25,7 @@ from replicate.transfer.seed.file import SeedReader
 from replicate.transfer.seed.install import install_file
 from replicate.transfer.seed.make import make_seed
 from replicate.transfer.seed.partition import load_from_instance
-from replicate.transfer.seed.rows import definitions_here, place_rows, require_wanted, tables_by_partition, where_of
+from replicate.transfer.seed.rows import definitions_here, place_rows, require_wanted, shares_of, tables_by_partition
 from tests.harness.pair import Pair
 
 SCHEMA = """
@@ -310,12 +311,12 @@ def test_the_other_rows_stay_at_the_source_that_was_told(pair: Pair) -> None:
     here(pair, {"item": "size > 3", "other": "v = 1"})
 
 
-def test_where(pair: Pair) -> None:
+def test_shares(pair: Pair) -> None:
     pair.seed()
     (item,) = [one for one in definitions_here(pair.secondary) if one.table == "item"]
-    assert where_of({("main", "item"): "SIZE > 3"})(item) == '"SIZE" > 3'
-    assert where_of({("", "item"): "size > 3"})(item) == '"size" > 3'
-    assert where_of({("side", "item"): "size > 3"})(item) == ""
+    assert shares_of({("main", "item"): "SIZE > 3"})(item) == TableShare('"SIZE" > 3')
+    assert shares_of({("", "item"): "size > 3"})(item) == TableShare('"size" > 3')
+    assert shares_of({("side", "item"): "size > 3"})(item) == WHOLE
     assert place_rows({}, pair.directory / "none") == {}
     copies = pair.secondary.path / "regions"
     assert place_rows({("", "item"): "size > 3"}, copies) == {("main", "item"): "size > 3"}
