@@ -55,7 +55,7 @@ from replicate.limits import (
     HELLO_BYTES_MAX,
     KIB,
     MESSAGE_BYTES_MAX,
-)  # fmt: skip
+)
 from replicate.model.takeover import Takeover
 from replicate.model.vector import Chains, SynchronizationVector
 
@@ -99,9 +99,8 @@ FEATURE_SEED_PARTITIONS: Final = "seed-3"
 FEATURE_ELEMENTS: Final = "elements-1"
 """A receiver that knows definitions which come without the statement that made them."""
 FEATURE_ROWS: Final = "rows-1"
-"""A source that sends of a table the rows of a condition, where the receiver's hello names one."""
 FEATURE_COLUMNS: Final = "columns-1"
-"""The same of columns."""
+"""A source that sends of a table the rows of a condition, or the columns, that the receiver's hello names."""
 FEATURES: Final = (
     FEATURE_ZSTD, FEATURE_SEED, FEATURE_LOST, FEATURE_ROLES, FEATURE_FILTER, FEATURE_SEED_REGIONS, FEATURE_PATROL,
     FEATURE_PARTITIONS, FEATURE_SEED_PARTITIONS, FEATURE_ELEMENTS, FEATURE_ROWS, FEATURE_COLUMNS,
