@@ -48,15 +48,15 @@ def web(
     check_page()
     import trio
 
-    from replicate.seeing.page_client import is_page
+    from replicate.seeing.page_client import PORT_USUAL, is_page
     from replicate.seeing.told import PAST_USUAL_S
     from replicate.settings.load import parse_address
 
-    address = parse_address(listen, where=WHERE)
+    address = parse_address(listen, where=WHERE, default_port=PORT_USUAL)
     names = instance_names()
     views = views_of(names, past_s=PAST_USUAL_S, ca=pages_ca, token_file=pages_token_file)
     guard, context = _guarded(address, [one for one in names if not is_page(one)], token_file, hosts)
-    if trio.run(_serve, listen, views, guard, context) == signal.SIGINT:
+    if trio.run(_serve, str(address), views, guard, context) == signal.SIGINT:
         raise KeyboardInterrupt
 
 

@@ -255,12 +255,14 @@ def toml_value(value: Scalar) -> str:
     return repr(value)
 
 
-def parse_address(text: str, *, where: str) -> Address:
+def parse_address(text: str, *, where: str, default_port: int = DEFAULT_PORT) -> Address:
     """HOST:PORT, [IPV6]:PORT, or HOST alone (the default port). Raises ConfigurationError naming `where`."""
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]/]+))(?::([0-9]{1,5}))?", text)
-    port = DEFAULT_PORT if match is None or match[3] is None else int(match[3])
+    port = default_port if match is None or match[3] is None else int(match[3])
     if match is None or port > 65535:
-        raise ConfigurationError(f"{text!r} is not HOST:PORT", where=where, do="Write it like 127.0.0.1:7430")
+        raise ConfigurationError(
+            f"{text!r} is not HOST:PORT", where=where, do=f"Write it like 127.0.0.1:{default_port}"
+        )
     return Address(match[1] or match[2], port)
 
 

@@ -235,10 +235,10 @@ function makeFinding(finding) {
   const isInfo = finding.severity === "info";
   const made = element("li", isInfo ? "busy info" : finding.severity);
   const mark = MARKS[isInfo ? "busy" : finding.severity];
-  made.append(element("strong", "", `${mark} ${finding.code} ${finding.severity}`), element("p", "", finding.text));
+  made.append(element("strong", "", `${mark} ${finding.code} ${finding.severity}`));
   const nothing = /^nothing(; )?/;
-  const next = nothing.test(finding.do) ? finding.do.replace(nothing, "") : `Next: ${finding.do}`;
-  if (next) made.append(element("p", "", next));
+  if (nothing.test(finding.do)) made.append(element("p", "", finding.text + finding.do.replace(nothing, "$1")));
+  else made.append(element("p", "", finding.text), element("p", "", `Next: ${finding.do}`));
   for (const command of finding.commands) {
     const line = element("div", "command");
     const button = element("button", "", "Copy");

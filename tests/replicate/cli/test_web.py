@@ -104,7 +104,9 @@ def test_a_token_that_is_weak_or_readable_is_refused(
 
 
 def test_no_address_and_no_instance_are_refused(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--listen" in refused(["-i", str(pair.primary.path), "web", "--listen", "nowhere"], capsys)
+    said = refused(["-i", str(pair.primary.path), "web", "--listen", "nowhere"], capsys)
+    assert "nowhere:7480 is not a loopback address" in said  # not the port of a Receiver Server
+    assert "Write it like 127.0.0.1:7480" in refused(["-i", str(pair.primary.path), "web", "--listen", "a:b"], capsys)
     assert "NOT_FOUND" in refused(["-i", str(pair.directory / "none"), "web"], capsys)
 
 
