@@ -10,7 +10,7 @@ import pytest
 from replicate.audit.follow import Follower
 from replicate.audit.query import Query
 from replicate.door.recovery.opening import open_door
-from replicate.errors import GapError, NotFoundError
+from replicate.errors import GapError, JournalMissingError, NotFoundError
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from tests.harness import instances
@@ -66,6 +66,19 @@ def test_across_segments_and_pruning(primary: Instance) -> None:
         chain.prune(chain.first_seqnos()[-1])
         write(primary, 10)
         assert [one.seqno for one in follower.new()] == [begin + 6]
+
+
+def test_what_was_pruned_before_it_was_seen_is_said(primary: Instance) -> None:
+    instances.configure(primary.path, segment_bytes=1024 * 1024, pool_bytes=1024 * 1024)
+    with closing(Follower(primary, Query())) as follower:
+        begin = follower.next_seqno
+        with instances.session_of(Instance.open(primary.path)) as session:
+            for row in range(9):
+                instances.insert(session, row, "x" * 400_000)
+        chain = Chain(primary.journal_directory)
+        chain.prune(chain.first_seqnos()[-1])
+        with pytest.raises(JournalMissingError, match=str(begin)):
+            list(follower.new())
 
 
 def test_a_rollback_is_said(primary: Instance, monkeypatch: pytest.MonkeyPatch) -> None:

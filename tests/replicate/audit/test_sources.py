@@ -14,6 +14,7 @@ from replicate.audit.sources import find_in_directory, find_in_files
 from replicate.errors import (
     GapError,
     JournalDamagedError,
+    JournalMissingError,
     NotFoundError,
     UsageError,
     WrongInstanceError,
@@ -101,6 +102,23 @@ def test_what_is_not_one_journal_is_refused(
         with pytest.raises(kind, match="two"):
             find_in_directory(segments[0].parent, Query())
         (segments[0].parent / path.name).unlink()
+
+
+def test_a_pruned_beginning(segments: list[Path]) -> None:
+    """What is left is answered from; what is asked for by its number and is gone is an error, and not a shorter
+    answer."""
+    directory = segments[0].parent
+    for pruned in segments[:2]:
+        pruned.unlink()
+    assert numbers(find_in_directory(directory, Query())) == [7, 8, 9, 10, 11, 12]
+    assert numbers(find_in_directory(directory, Query(last_count=2))) == [11, 12]
+    assert numbers(find_in_files(segments[2:], Query(8, 10))) == [8, 9, 10]
+    for query in (Query(1), Query(6, 8), Query(1, tables=())):
+        with pytest.raises(JournalMissingError, match="7") as caught:
+            numbers(find_in_directory(directory, query))
+        assert caught.value.do
+    with pytest.raises(UsageError, match="holds transactions 7 to 12"):
+        find_in_directory(directory, Query(1, 6))
 
 
 def test_numbers_that_are_not_there(segments: list[Path]) -> None:
