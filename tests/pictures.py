@@ -100,9 +100,16 @@ def main() -> int:
             wait_until(lambda: street.last_seqno(street.secondary) > begin + 1500, what="a minute of writing")
             take(eyes, "well")
             with in_environment(street.environment):
-                for _ in range(2):
+                looked = 0
+
+                def look() -> int:
+                    nonlocal looked
                     for view in views:
                         view.look()
+                    looked += 1
+                    return looked
+
+                wait_until(lambda: look() > 10 and views[0].picture(past_s=PAST_S).curves[-1].now.value, what="rates")
                 pictures = [view.picture(past_s=PAST_S, columns=columns_of(COLUMNS)) for view in views[:1]]
             drawn = list(screen(pictures, COLUMNS))
             (PICTURES / "terminal.svg").write_text(terminal_picture(drawn, COLUMNS), encoding="utf-8")

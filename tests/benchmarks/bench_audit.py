@@ -77,7 +77,7 @@ def _read(chain: Chain, query: Query) -> None:
 def _row(chain: Chain) -> None:
     found = find(chain, Query(tables=("customer",), ops=("insert", "update", "delete")))
     (name,) = found.selection.tables
-    assert len(list(row_history(found, *row_named(["0"], found.known().in_force()[name])))) == 1
+    assert len(list(row_history(found, *row_named(["303"], found.known().in_force()[name])))) == 1
 
 
 def _json(chain: Chain) -> None:
