@@ -22,6 +22,7 @@ class BoundWish:
 
     rows: BoundFilter | None
     columns: BlankedColumns
+    listed: tuple[str, ...] = ()
 
     def keeps(self, image: Image) -> bool:
         """Whether the row with that image is one of those that are wanted."""
@@ -30,7 +31,7 @@ class BoundWish:
     @property
     def share(self) -> TableShare:
         """The same for SQL."""
-        return TableShare("" if self.rows is None else self.rows.sql, self.columns.sql)
+        return TableShare("" if self.rows is None else self.rows.sql, self.columns.sql, self.listed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class ParsedWish:
         """UsageError, which names the column, where the table has it not, or not so."""
         columns = blanked(definition, self.wish.columns) if self.wish.columns else ALL_SHOWN
         if self.rows is None:
-            return BoundWish(None, columns)
+            return BoundWish(None, columns, self.wish.columns)
         bound = self.rows.bind(definition)
         for name in self.rows.columns if self.wish.columns else ():
             if fold(name) in columns.by_name:
@@ -58,7 +59,7 @@ class ParsedWish:
                     where=f"{definition.region}.{definition.table}",
                     do="List it, too; or name another one",
                 )
-        return BoundWish(bound, columns)
+        return BoundWish(bound, columns, self.wish.columns)
 
 
 def parse_wish(text: str) -> ParsedWish:

@@ -31,10 +31,11 @@ _SQL: Final[Mapping[type, str]] = {type(None): "NULL", int: "0", float: "0.0", s
 @dataclass(frozen=True, slots=True)
 class TableShare:
     """What of a table's rows is read, or kept. `where`: the condition in SQL, "" for all rows. `blanks`: what is in the
-    place of columns, name -> literal in SQL."""
+    place of columns, name -> literal in SQL. `listed`: the columns that were listed; none where all were."""
 
     where: str = ""
     blanks: Mapping[str, str] = field(default_factory=dict)
+    listed: tuple[str, ...] = ()
 
 
 WHOLE: Final = TableShare()
@@ -66,6 +67,11 @@ def _is_blank(value: Any, blank: Blank) -> bool:
 def blank_of(column: Column, *, strict: bool) -> Blank:
     """What a column holds that is left out."""
     return _OF_TYPE[affinity_of(column, strict=strict)] if column.not_null else None
+
+
+def blank_sql(column: Column, *, strict: bool) -> str:
+    """The same as a literal."""
+    return _SQL[type(blank_of(column, strict=strict))]
 
 
 def affinity_of(column: Column, *, strict: bool) -> str:
@@ -104,7 +110,7 @@ def blanked(definition: TableDefinition, columns: Sequence[str]) -> BlankedColum
     return BlankedColumns(
         {at + definition.rowid: blank for at, blank in blanks.items()},
         {fold(one.name): blanks[at] for at, one in left},
-        {one.name: _SQL[type(blanks[at])] for at, one in left},
+        {one.name: blank_sql(one, strict=definition.strict) for _, one in left},
     )
 
 
@@ -309,6 +315,4 @@ def _unfit_new(rest: list[_SqlToken], listed: set[str], left: Mapping[str, Blank
     if "AS" in words:
         names = [one.name for one in rest[1:] if one.is_column and one.name in left]
         return f"column {column.name} is computed from {names[0]}" if names else ""
-    if "DEFAULT" in words:
-        return f"column {column.name} comes with a DEFAULT, which the rows that are there would have"
     return ""

@@ -158,9 +158,9 @@ def test_a_third_site_gets_what_is_there_if_it_asks_for_that(street: Street) -> 
 @pytest.mark.slow
 def test_a_table_that_changes_stops_it_by_name_and_a_load_mends_it(street: Street) -> None:
     street.write("INSERT INTO account (owner, balance) VALUES ('never leaves', 1), ('never leaves', 9)")
-    street.write("ALTER TABLE account ADD COLUMN more TEXT", "CREATE INDEX by_more ON account (more)")
+    street.write("ALTER TABLE account ADD COLUMN more NOT NULL DEFAULT 'all'", "CREATE INDEX by_more ON account (more)")
     street.write("UPDATE account SET more = 'never leaves'")
-    came(street, street.secondary, SHOWN.replace("NULL, NULL", "NULL, NULL, NULL"))
+    came(street, street.secondary, SHOWN.replace("NULL, NULL", "NULL, NULL, x''"))
     last = street.last_seqno(street.primary)
     street.write("CREATE TABLE new__account (id INTEGER PRIMARY KEY, owner TEXT, balance INTEGER NOT NULL)")
     street.write("INSERT INTO new__account SELECT id, owner, balance FROM account")

@@ -24,6 +24,7 @@ from replicate.model.column_list import WHOLE, TableShare
 from replicate.model.transaction import Catalogue, TableDefinition
 from replicate.region.sqlite.adopt_copy import becoming_whole
 from replicate.region.sqlite.bookkeeping import clear_ring
+from replicate.region.sqlite.listed_columns import note_listed
 from replicate.region.sqlite.schema import recorded_definitions
 from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.table_facts import require_bearable
@@ -117,6 +118,8 @@ def _take_out(connection: apsw.Connection, keeps: Callable[[int], bool], shares:
         for table, kept in some.items():
             if kept.where:
                 connection.execute(f"DELETE FROM main.{quote(table)} WHERE ({kept.where}) IS NOT TRUE")
+            if kept.listed:
+                note_listed(connection, table, kept.listed)
             if kept.blanks:
                 blanks = ", ".join(f"{quote(name)} = {blank}" for name, blank in kept.blanks.items())
                 connection.execute(f"UPDATE OR ABORT main.{quote(table)} SET {blanks}")

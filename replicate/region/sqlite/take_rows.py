@@ -21,6 +21,7 @@ from replicate.region.protocol import ScrRow
 from replicate.region.sqlite.apply.statements import local_rowid_name
 from replicate.region.sqlite.bookkeeping import read_scr, write_scr
 from replicate.region.sqlite.functions import bring
+from replicate.region.sqlite.listed_columns import take_notes
 from replicate.region.sqlite.schema import recorded_definitions
 from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.virtual_tables import allow_shadow_rows, shadow_tables, virtual_tables
@@ -63,6 +64,7 @@ def take_rows(connection: apsw.Connection, keeps: Callable[[int], bool], told: T
         columns = ", ".join([*([rowid] if rowid else []), *(quote(column.name) for column in definition.columns)])
         table = quote(definition.table)
         connection.execute(f"INSERT OR ABORT INTO main.{table} ({columns}) SELECT {columns} FROM {SIDE}.{table}")
+    take_notes(connection, here, SIDE if has_copy else "")
     if connection.table_exists("main", "sqlite_sequence"):  # of the primary, not what the inserts have made of them
         names = [(name,) for name in here]
         connection.executemany("DELETE FROM main.sqlite_sequence WHERE name = ?", names)

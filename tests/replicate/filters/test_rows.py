@@ -356,10 +356,7 @@ MADE_AGAIN: Mapping[str, tuple[list[list[Any]], str]] = {
         [schema("CREATE UNIQUE INDEX i ON T (lower(secret))")],
         "of table shop.t the columns id, a cannot be told any more: an index keeps unique",
     ),
-    "a default": (
-        [schema("ALTER TABLE t ADD COLUMN b DEFAULT 3"), defined(table("t", columns=(*COLUMNS, SECRET), version=2))],
-        "column b comes with a DEFAULT",
-    ),
+    "a check": ([schema("ALTER TABLE t ADD COLUMN b CHECK (b > 3)")], "column b comes with a CHECK"),
     "may be NULL": ([defined(NULLABLE)], "column secret may be NULL, or may not"),
     "listed, gone": (
         [schema("ALTER TABLE t DROP COLUMN a"), defined(table("t", columns=(COLUMNS[0], SECRET)))],

@@ -6,7 +6,7 @@ import pytest
 
 from replicate.errors import UsageError
 from replicate.filters.wishes import parse_wish
-from replicate.model.column_list import WHOLE, TableShare
+from replicate.model.column_list import TableShare
 from replicate.model.transaction import Column, TableDefinition
 
 COLUMNS = (
@@ -24,15 +24,15 @@ def test_both_either() -> None:
     assert not rows.bind(PERSON).keeps([1, "a", "m"])
     columns = parse_wish("COLUMNS (id,name)")
     assert columns.text == "COLUMNS (id, name)"
-    assert columns.bind(PERSON).share == TableShare("", {"mail": "''"})
+    assert columns.bind(PERSON).share == TableShare("", {"mail": "''"}, ("id", "name"))
     assert columns.bind(PERSON).keeps([1, "a", "m"])
     both = parse_wish("COLUMNS (id, name) WHERE id > 3 AND name = 'x'")
     bound = both.bind(PERSON)
-    assert bound.share == TableShare('("id" > 3) AND ("name" = \'x\')', {"mail": "''"})
+    assert bound.share == TableShare('("id" > 3) AND ("name" = \'x\')', {"mail": "''"}, ("id", "name"))
     assert bound.keeps([4, "x", "m"])
     assert not bound.keeps([4, "y", "m"])
     assert bound.columns.shown([4, "x", "m"]) == [4, "x", ""]
-    assert parse_wish("COLUMNS (id, name, mail)").bind(PERSON).share == WHOLE
+    assert parse_wish("COLUMNS (id, name, mail)").bind(PERSON).share == TableShare(listed=("id", "name", "mail"))
 
 
 @pytest.mark.parametrize(

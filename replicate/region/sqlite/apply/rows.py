@@ -37,6 +37,7 @@ from replicate.region.sqlite.apply.runs import insert_run
 from replicate.region.sqlite.bookkeeping import store_schema_version, write_seen, write_writer
 from replicate.region.sqlite.feed import own_tables
 from replicate.region.sqlite.guards import install_guards
+from replicate.region.sqlite.listed_columns import blank_new_columns, listed_tables
 from replicate.region.sqlite.open import translate
 from replicate.region.sqlite.own_counters import OwnCounters
 from replicate.region.sqlite.row_stamps import note_losses
@@ -324,8 +325,9 @@ class RowApplier:
             raise JournalDamagedError("a schema change carries no statement", seqno=self.seqno)
         self.forget_plans()
         self._schema_changed = True
-        others = own_tables(self._connection)
+        others, listed = own_tables(self._connection), listed_tables(self._connection)
         statements.run_schema_change(self._connection, values[0], seqno=self.seqno)
+        blank_new_columns(self._connection, listed)
         forget_dropped(self._connection)
         install_guards(self._connection, [one for one in guarded_tables(self._connection) if one not in others])
         allow_shadow_rows(self._connection)

@@ -210,8 +210,9 @@ def test_random_tables_lists_conditions_and_histories(tmp_path: Path, number: in
             for _ in range(6):
                 a_transaction(connection)
             if step == 1:
-                connection.execute("ALTER TABLE thing ADD COLUMN more TEXT")
-                connection.execute("UPDATE thing SET more = ?", (f"{MARK} more",))
+                default = dice.choice(("", " DEFAULT 'so'"))
+                connection.execute(f"ALTER TABLE thing ADD COLUMN more TEXT{default}")
+                connection.execute("UPDATE thing SET more = ? WHERE k % 2", (f"{MARK} more",))
                 connection.commit()
                 left["more"] = ("TEXT", False)
             if step == 2:
