@@ -24,6 +24,7 @@ from replicate.transfer.container import SeedHeader
 from replicate.transfer.seed.file import read_header
 from replicate.transfer.seed.incoming import seed_directory
 from replicate.transfer.seed.make import MadeSeed, kept_seed, make_seed
+from replicate.transfer.seed.rows import is_cut_as_wanted
 from replicate.wire.introduction import refusal
 from replicate.wire.message import (
     CHUNK_BYTES,
@@ -99,13 +100,14 @@ class SeedKeeper:
 
     async def get(self, request: SeedRequest, link: SourceLink, drive: Drive) -> tuple[SeedHeader, int]:
         """Header and length of the file made for `request`; made now, if it is not there. What `make_seed` raises."""
+        rows = rows_told(link.peer.rows) if link.peer is not None else {}
         while True:
-            found = await trio.to_thread.run_sync(self._usable, request.request)
+            found = await trio.to_thread.run_sync(self._usable, request.request, rows)
             if found is not None:
                 return found
             if self._request is None:
                 self._request = request
-                self._rows = rows_told(link.peer.rows) if link.peer is not None else {}
+                self._rows = rows
                 self._asked.set()
             while self._request is not None:
                 link.prepare_seed(*self._progress)
@@ -115,15 +117,18 @@ class SeedKeeper:
             if self._failure is not None:
                 raise self._failure
 
-    def _usable(self, request: bytes) -> tuple[SeedHeader, int] | None:
-        """The file, if it was made for this request and the journal still goes on after it."""
+    def _usable(self, request: bytes, rows: Rows) -> tuple[SeedHeader, int] | None:
+        """The file, if it was made for this request, without what is not wanted by now, and the journal still goes on
+        after it."""
         instance = self.consumer.instance
         try:
             header = read_header(self.path)
             size = os.stat(self.path).st_size
         except (NotFoundError, DamagedError, OSError):
             return None
-        is_ours = (header.request, header.primary) == (request, instance.content.uuid)
+        is_ours = (header.request, header.primary) == (request, instance.content.uuid) and is_cut_as_wanted(
+            header, rows
+        )
         return (header, size) if is_ours and header.seqno + 1 >= make_chain(instance).oldest_seqno() else None
 
     async def drop(self, seed: bytes) -> None:

@@ -26,6 +26,7 @@ from replicate.region.sqlite.empty import reading
 from replicate.region.sqlite.partial import Shares
 from replicate.region.sqlite.schema import recorded_definitions
 from replicate.region.sqlite.table_facts import require_bearable
+from replicate.transfer.container import SeedHeader
 from replicate.wire.introduction import refusal
 from replicate.wire.message import RefuseCode
 
@@ -128,6 +129,17 @@ def rows_to_cut(source: Instance, rows: Rows, regions: Collection[str]) -> Rows:
                 f"{source.name} {source.told_held}, and its peer wants {told_rows({key: condition})}",
             )
     return {key: one for key, one in rows.items() if key not in here and key[0] in ("", *regions)}
+
+
+def is_cut_as_wanted(header: SeedHeader, rows: Rows) -> bool:
+    """Whether a copy with that header is without all that somebody does not want who wants these rows and columns: it
+    may have been made before they were said."""
+    regions = [one.name for one in header.regions]
+    return all(
+        text in [found for key, found in header.rows.items() if key[1] == table and region in ("", key[0])]
+        for (region, table), text in rows.items()
+        if region in ("", *regions)
+    )
 
 
 def require_wanted(secondary: Instance, rows: Rows, wanted: Rows, where: str) -> None:

@@ -26,7 +26,7 @@ from replicate.transfer.seed.file import SeedReader
 from replicate.transfer.seed.install import install_file
 from replicate.transfer.seed.make import make_seed
 from replicate.transfer.seed.partition import load_from_instance
-from replicate.transfer.seed.rows import tables_by_partition
+from replicate.transfer.seed.rows import is_cut_as_wanted, tables_by_partition
 from tests.harness.pair import Pair
 
 MARK = "never leaves"
@@ -268,6 +268,25 @@ def test_a_seed_over_the_connection_is_made_without_them(pair: Pair) -> None:
     equal(pair)
     assert not files_with(pair.secondary.path)
     assert files_with(pair.primary.path)
+
+
+def test_a_copy_that_was_made_for_more_is_not_sent_again(pair: Pair) -> None:
+    path = pair.directory / "west.seed"
+    make_seed(pair.primary, "west", path, rows={("main", "person"): "COLUMNS (id, name)", ("", "other"): "v = 1"})
+    with SeedReader(path) as reader:
+        header = reader.header
+    for rows, is_so in (
+        ({}, True),
+        ({("main", "person"): "COLUMNS (id, name)"}, True),
+        ({("", "person"): "COLUMNS (id, name)", ("main", "other"): "v = 1"}, True),
+        ({("side", "person"): "COLUMNS (id)"}, True),  # a region that it does not have
+        ({("main", "person"): "COLUMNS (id)"}, False),
+        ({("", "person"): "COLUMNS (id)", ("", "other"): "v = 1"}, False),
+        ({("main", "other"): "v = 2"}, False),
+        ({("main", "person"): "v = 1"}, False),
+        ({("", "more"): "COLUMNS (id)"}, False),
+    ):
+        assert is_cut_as_wanted(header, rows) is is_so, rows
 
 
 def test_rows_that_were_taken_out_leave_no_samples_either(pair: Pair) -> None:
