@@ -1,4 +1,4 @@
-"""Which rows of tables go to a peer that has said in its hello that it wants some: may it have them so, and from us?
+"""What goes to a peer that has said in its hello that it wants some rows or columns of a table: may it, and from us?
 
 Guarantees: a secondary with some rows of a table sends to peers only that ask for the same ones; what cannot be told is
 refused by name before anything is sent.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Noun)
 def subscription() -> None:
-    """Say which partitions' rows, and which rows of a table, this secondary gets."""
+    """Say which partitions' rows, and which rows and columns of a table, this secondary gets."""
 
 
 _with_parents = click.option(

@@ -3,8 +3,8 @@
     wanted · begun (its stream is asked for) · streamed from N (journalled, not applied) · held · removed: frozen
 
 Guarantees: a partition is held only after its rows have been loaded as of a moment from which the stream has brought
-all of it; what is removed, and added again, is loaded again. A condition on a table's rows is asked for only since
-they were copied by it. A move that does not fit changes nothing.
+all of it; what is removed, and added again, is loaded again. A wish for some rows or columns of a table is asked for
+only since they were copied by it. A move that does not fit changes nothing.
 Leaves to others: asking for it, loading it (transfer/seed/partition.py), and what applies changes. Pure.
 """
 
@@ -26,7 +26,7 @@ Numbers = tuple[int, ...]
 Table = tuple[str, str]
 """Region and name. Before the first seed the region may be unknown: ""."""
 Rows = Mapping[Table, str]
-"""Of tables of which some rows are wanted: the condition (filters/row_filter.py) that finds these."""
+"""Of tables of which some rows or columns are wanted: the text that says which (model/wish.py)."""
 
 
 @dataclass(frozen=True, slots=True)
