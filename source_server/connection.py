@@ -514,7 +514,7 @@ class SourceConnection:
         """What of it the other supplier lacks."""
         if isinstance(found, FrameBatch):
             return unseen.take(found)
-        return unseen.takes_large(found.commit_frame, found.parts) or found
+        return unseen.takes_large(found)
 
     async def _pass_selected(self, selection: Selection, large: LargeTransaction) -> None:
         """What goes of a large transaction."""

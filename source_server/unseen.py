@@ -6,16 +6,18 @@ another way, or is its own) costs it a head.
 Guarantees: what the consumer lacks goes byte for byte as its writer wrote it, in its order; what it came to here, where
 it was merged, concerns nobody there. DivergedError where the last transaction that it
 has of an origin is another one here.
-Refuses to know: sockets, journals. Pure: one for each stream, in order from its beginning.
+Refuses to know: sockets, how a journal is read. One for each stream, in order from its beginning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 from replicate.errors import ReplicateError
-from replicate.journal.record import FrameBatch, Head, as_written, as_written_large, pack_null, read_head
+from replicate.journal.reader import LargeTransaction
+from replicate.journal.record import FrameBatch, Head, as_written, pack_null, read_head
 from replicate.journal.walk import walk
+from replicate.journal.written import as_its_writer_wrote
 from replicate.model.ruv import Forked, lacks
 from replicate.model.vector import Chains
 from replicate.wire.vectors import KNOWN_THERE, MERGED_HERE, refused
@@ -57,12 +59,13 @@ class Unseen:
         pieces.append(data[kept:])
         return FrameBatch(batch.first_seqno, batch.last_seqno, batch.count, b"".join(pieces))
 
-    def takes_large(self, commit_frame: bytes, parts: Callable[[], Iterable[bytes]]) -> FrameBatch | None:
-        """What goes in the place of a large transaction that the consumer has, or that was merged here; None: it goes
-        itself. `parts` reads them."""
-        head = read_head(commit_frame)
-        placed = as_written_large(commit_frame, parts()) if self._is_lacking(head) else self._null(head)
-        return None if placed is None else FrameBatch(head.seqno, head.seqno, 1, placed)
+    def takes_large(self, found: LargeTransaction) -> FrameBatch | LargeTransaction:
+        """What goes in the place of a large transaction: nothing of one that the consumer has, of one that was merged
+        here what its writer wrote, else itself. Raises what reading its parts raises."""
+        head = read_head(found.commit_frame)
+        if self._is_lacking(head):
+            return as_its_writer_wrote(found) or found
+        return FrameBatch(head.seqno, head.seqno, 1, self._null(head))
 
     def _is_lacking(self, head: Head) -> bool:
         if head.origin == self._own:

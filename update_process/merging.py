@@ -13,7 +13,7 @@ Refuses to know: the receive pool, numbers, who may write (supplied.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import compress
 from operator import not_
 from typing import Any, Final
@@ -35,7 +35,7 @@ from replicate.journal.record import (
     resolved_change,
 )
 from replicate.journal.retelling import FRAMED_BYTES_MAX, Retelling
-from replicate.limits import FRAME_BYTES_MAX, FRAME_CHANGES_MAX, PARTITION_STREAM
+from replicate.limits import FRAME_CHANGES_MAX, PARTITION_STREAM
 from replicate.model.moment import CSN_COUNTER_BITS
 from replicate.model.registers import NEVER, Stamp
 from replicate.model.seen import merged_told, stable, values_of
@@ -120,16 +120,29 @@ class Merging:
         """Whether the transactions of a window that comes behind `position` are to be looked at row by row: somebody
         has written beside them. None: they change nothing that several write."""
         if window.plain is not None:
-            tables = set(window.plain.columns.table_ids)
+            tables, ops = set(window.plain.columns.table_ids), window.plain.columns.ops
         else:
             tables = {table_id for body in window.bodies for table_id in changes_of(body)[1::4]}
+            ops = [op for body in window.bodies for op in changes_of(body)[0::4]]
         if not any(map(self._is_shared, tables)):
             return None
+        if Op.RESOLVED in ops:
+            return True  # rows that it removes may be yet to come
         origins = {body[4] for body in window.bodies}
         if len(origins) > 1:
             return True
         (origin,) = origins
-        told = self._told_by(origin, changes_of(window.bodies[0]))
+        return self._is_beside(origin, changes_of(window.bodies[0]), position)
+
+    def merges_large(
+        self, tables: Collection[int], origin: int, seen: Sequence[Any], position: Position
+    ) -> bool | None:
+        """The same of a large transaction that changes those tables; `seen`: what tells what its writer had seen."""
+        return self._is_beside(origin, seen, position) if any(map(self._is_shared, tables)) else None
+
+    def _is_beside(self, origin: int, changes: Sequence[Any], position: Position) -> bool:
+        """Whether something is here that the writer of those changes had not seen."""
+        told = self.told_by(origin, changes)
         return any(told.get(other, 0) < last for other, last in self._last_of(position).items() if other != origin)
 
     def _last_of(self, position: Position) -> dict[int, int]:
@@ -146,7 +159,7 @@ class Merging:
             known = self._shared[table_id] = partition is not None and self._writers.was_merged(partition)
         return known
 
-    def _told_by(self, origin: int, changes: Sequence[Any]) -> Mapping[int, int]:
+    def told_by(self, origin: int, changes: Sequence[Any]) -> Mapping[int, int]:
         """What the writer of a transaction had seen; its changes may tell more, which is kept."""
         if origin not in self._bases:
             for history in self._session.door.catalogue_now().histories:
@@ -190,18 +203,50 @@ class Merging:
         self.taken = len(frames)
         return frames
 
+    def mark(self, position: Position) -> None:
+        """Stamp all before a transaction that may be large, and be ready to take it back."""
+        self.absorb(position)
+        self._rows.mark()
+
+    def take_piece(self, head: Head, changes: Sequence[Any], told: Mapping[int, int]) -> list[Any] | None:
+        """Make the changes of one piece of a large transaction, whose writer had seen `told`; what they came to, None:
+        what they are. Raises as `take`."""
+        for rows in self._session.rows.values():
+            rows.seqno = head.seqno
+        self._rows.write_stamps()
+        self._csn = max(self._csn, head.csn)
+        stamp = Stamp(head.csn, head.origin, head.origin_seqno)
+        is_stable = head.origin_seqno <= self._confirmed(head.origin)
+        return self._rows.take(changes, stamp, told, self._is_shared, self._removing(), is_stable=is_stable)
+
+    @property
+    def removed(self) -> Sequence[Any]:
+        """Deletes, flat, of rows that gave way for unique values in what was taken last."""
+        return self._rows.removed
+
+    @property
+    def removes_much(self) -> bool:
+        """Whether these are more than one transaction of ours holds behind the one that was taken."""
+        return bool(self._rows.removed) and len(pack_changes(self._rows.removed)) > FRAMED_BYTES_MAX // 2
+
+    def take_back(self) -> None:
+        """All that was taken since `mark`."""
+        self._rows.take_back()
+
+    def losses(self, seqno: int) -> list[bytes]:
+        """What was lost in the transaction of that number, in the last piece that was taken."""
+        return self._rows.losses(seqno)
+
+    def note_merged(self) -> None:
+        """A large transaction was merged."""
+        self._merged += 1
+
     def commit_oversized(self, head: Head, position: Position) -> None:
-        """Commit the one transaction that was taken, which came to more than a frame holds; `position` is behind it.
-        NotSupportedError where it has removed rows, and what a commit raises."""
+        """Commit the one transaction that was taken, which came to more than a frame holds, and has removed no rows;
+        `position` is behind it. Raises what a commit raises."""
         retelling = self.oversized
         assert retelling is not None
         try:
-            if self._rows.removed:
-                raise NotSupportedError(
-                    f"transaction {head.seqno} merges into more than {FRAME_BYTES_MAX // 1024} KiB, and rows give way "
-                    "to it for their unique values",
-                    do="Seed this site again from the one that sent it: replicate help suppliers",
-                )
             partitions = {partition for (_, partition) in position.vector.beyond(self._session.position.vector)}
             frame = retelling.frame(head, MERGED_HERE, tuple(sorted(partitions - {PARTITION_STREAM})))
             assert retelling.spool is not None
@@ -236,7 +281,7 @@ class Merging:
         self._csn = max(self._csn, *(body[6] for body in window.bodies[:stop]))
         for values in compress(changes.values, map(not_, of_rows)):
             seen = [int(Op.SEEN), PARTITION_STREAM, 0, values]
-            self._told_by(values[0], seen)
+            self.told_by(values[0], seen)
             for rows in self._session.rows.values():
                 rows.apply_all(seen)
         return True
@@ -245,9 +290,22 @@ class Merging:
         """Our own transaction that has all suppliers remove what the last one has removed here, which comes at
         `position`: it is done here already. And the position behind it. None where nothing was removed.
         NotSupportedError while we are restored."""
-        removed = self._rows.removed
-        if not removed:
-            return None
+        return self._word(position, self._rows.removed, (), ()) if self._rows.removed else None
+
+    def give_way(self, position: Position, deletes: Sequence[Any]) -> tuple[bytes, Position]:
+        """Remove rows for their unique values before the transaction comes that wants them, or whose rows they are:
+        deletes, flat, which `take_back` has given; as our own transaction that has all suppliers do it, and the
+        position behind that. NotSupportedError while we are restored; what changing a row raises."""
+        for rows in self._session.rows.values():
+            rows.seqno = position.last_seqno + 1
+        self._remover = self._removing()
+        told, done = self._rows.give_way(deletes, self._remover)
+        return self._word(position, told, done, self.losses(position.last_seqno + 1))
+
+    def _word(
+        self, position: Position, removed: Sequence[Any], done: Sequence[Any], losses: Sequence[bytes]
+    ) -> tuple[bytes, Position]:
+        """Of rows that give way, as our own transaction; `done`: what it comes to here."""
         if self._is_restoring:
             # Others may have forgotten the row that gives way, and have another one under its key by now. Ours would be
             # the later word, and remove that one everywhere.
@@ -277,7 +335,7 @@ class Merging:
         behind = position.advanced(seqno, stamp.origin, stamp.origin_seqno, chain, touched)
         self.told_seqno = seqno
         words[word.OWN_MERGED_SEQNO] = stamp.origin_seqno
-        return pack_resolved(written, MERGED_HERE, seen), behind
+        return pack_resolved(written, MERGED_HERE, [*seen, *done], losses), behind
 
     def removed_by(self, window: Window, stop: int) -> set[tuple[int, int]]:
         """(origin, partition) where that origin, among the first `stop` transactions, only removes rows for their
@@ -296,7 +354,7 @@ class Merging:
     def committed(self, done: Done) -> None:
         """The batch was committed."""
         done.merged += self._merged
-        done.lost += len(self._rows.lost)
+        done.lost += self._rows.lost_count
         if self.told_seqno:  # ours is behind what it tells, in the same batch
             self._words[word.TOLD_SEQNO] = self.told_seqno
             self._words[word.FOREIGN_SEQNO] = self.told_seqno - 1
@@ -312,7 +370,7 @@ class Merging:
         for rows in self._session.rows.values():
             rows.seqno = body[1]
         origin = body[4]
-        told = self._told_by(origin, changes)
+        told = self.told_by(origin, changes)
         self._remover = self._removing()
         stamp, is_stable = Stamp(body[6], origin, body[5]), body[5] <= self._confirmed(origin)
         done = self._rows.take(changes, stamp, told, self._is_shared, self._remover, is_stable=is_stable)
@@ -355,7 +413,7 @@ class Merging:
         own = self._session.door.instance.content.uuid
         others = [origins for instance, origins in self._members().items() if instance != own and origin not in origins]
         return min(
-            (max((self._told_by(one, ()).get(origin, 0) for one in origins), default=0) for origins in others),
+            (max((self.told_by(one, ()).get(origin, 0) for one in origins), default=0) for origins in others),
             default=2**64,
         )
 
@@ -371,7 +429,7 @@ class Merging:
         for instance, origins in self._members().items():
             told: Mapping[int, int] = {}
             for origin in origins:
-                told = merged_told(told, self._told_by(origin, ()))
+                told = merged_told(told, self.told_by(origin, ()))
             lacking = {
                 origin: (last, told.get(origin, 0))
                 for origin, (last, _) in position.chains.items()
@@ -400,5 +458,5 @@ class Merging:
             return {}
         members = self._members()
         here = {origin: last for origin, (last, _) in position.chains.items()}
-        told = {origin: self._told_by(origin, ()) for origins in members.values() for origin in origins}
+        told = {origin: self.told_by(origin, ()) for origins in members.values() for origin in origins}
         return stable(members, told, here, self._session.door.instance.content.uuid)

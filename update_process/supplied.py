@@ -45,7 +45,6 @@ from replicate.journal.record import (
     read_head,
     read_part,
     renumbered,
-    unpacker,
 )
 from replicate.journal.spool import Spool, spool_path
 from replicate.journal.walk import PiecedBatch, Pieces, walk
@@ -61,8 +60,8 @@ from update_process import plan as plans
 from update_process.batch.open_batch import most_bytes
 from update_process.conflict import stopped
 from update_process.done import Done, Waiting
-from update_process.large import LargeApply
 from update_process.merging import Merging
+from update_process.merging_large import ArrivingLarge, LargeTurn, commit_giving_way
 from update_process.parting import Parting
 from update_process.plan import Window
 from update_process.routes import Routes
@@ -121,7 +120,7 @@ class SupplierApplier:
         self._tending = Tending(session, self._merging, settings.tell_seen_s)
         self._parting = Parting(session)
         self._batch_bytes = min(BATCH_BYTES, most_bytes(settings, session.door.instance.config, pool.capacity))
-        self._larges: dict[tuple[int, int], LargeApply] = {}
+        self._larges: dict[tuple[int, int], ArrivingLarge] = {}
         """Large transactions that arrive, by origin and token: each source may send one."""
         self._finished: deque[tuple[int, int]] = deque(maxlen=FINISHED_MAX)
         """Those that were committed lately: parts of them may still come from another source."""
@@ -396,10 +395,13 @@ class SupplierApplier:
             behind = window.position_at(position, 0, stop, self._routes.partition_of)
             if merges:
                 self._refuse_others(position, behind, self._merging.removed_by(window, stop))
-                frames = self._merge(window, stop, is_first=not count, position=before)
+                if not count:
+                    self._before_merge(before, is_alone=lacking.count == 1)
+                frames = self._merging.take(window, stop)
                 pieces += frames
-                if self._merging.oversized is not None:
-                    return self._commit_oversized(window, count + self._merging.taken, position, done)
+                if self._merging.oversized is not None or self._merging.removes_much:
+                    number = count + self._merging.taken
+                    return self._commit_oversized(window, number, position, done, is_alone=lacking.count == 1)
                 if self._merging.taken < stop:
                     stop = self._merging.taken
                     behind = window.position_at(position, 0, stop, self._routes.partition_of)
@@ -445,12 +447,18 @@ class SupplierApplier:
             self._catalogue_seen = -1
         return count
 
-    def _commit_oversized(self, window: Window, count: int, before: Position, done: Done) -> int:
-        """Commit the last of `count` transactions that were taken, which came to more than a frame holds: it comes
-        alone, so NotSupportedError where it is not the only one."""
+    def _commit_oversized(self, window: Window, count: int, before: Position, done: Done, *, is_alone: bool) -> int:
+        """Commit the last of `count` transactions that were taken, which came to more than a frame holds, or to which
+        more gives way than one does: it comes alone, so NotSupportedError where it is not the only one. How many were
+        committed: where rows give way, that is committed first, and it comes again."""
         try:
-            if count > 1:
+            removed = list(self._merging.removed)
+            if count > 1 or (removed and not is_alone):
                 raise NotSupportedError("a transaction that was merged comes alone")
+            if removed:
+                self._merging.take_back()
+                commit_giving_way(self.session, self._merging, before, removed, done)
+                return 0
             body = window.bodies[0]
             self._refuse_own((body[4],))
             self._refuse_ahead(body[6], (body[4],))
@@ -462,12 +470,12 @@ class SupplierApplier:
         finally:
             self._merging.give_up_oversized()
 
-    def _merge(self, window: Window, stop: int, *, is_first: bool, position: Position) -> list[bytes]:
-        """Make the changes of a window's first `stop` transactions row by row; as they stand in our journal, which ends
-        at `position` before the batch."""
-        if is_first:
+    def _before_merge(self, position: Position, *, is_alone: bool) -> None:
+        """Stamp all that our journal has, which ends at `position`. One that `is_alone` may be taken back."""
+        if is_alone:
+            self._merging.mark(position)
+        else:
             self._merging.absorb(position)
-        return self._merging.take(window, stop)
 
     def _make(self, scattered: list[Changes], window: Window, stop: int, *, is_alone: bool) -> None:
         """Make the changes of a window's first `stop` transactions; those here and there in a table wait for the others
@@ -607,7 +615,7 @@ class SupplierApplier:
         if large is None:
             directory = self.session.door.instance.journal_directory
             spool = Spool.receiving(spool_path(directory, int.from_bytes(os.urandom(8), "big")))
-            large = self._larges[name] = LargeApply(record.first_seqno, spool, lambda _changes: None)
+            large = self._larges[name] = ArrivingLarge(record.first_seqno, spool)
         done.parts += large.take(record.data, min(expected - number, record.count))
         done.bytes += len(record.data)
         self.pool.free(record.next_address)
@@ -634,14 +642,21 @@ class SupplierApplier:
             return self._ask_restart(f"transaction {record.first_seqno} ended, but its parts are not here", done)
         frame = renumbered(record.data, before.last_seqno + 1, self._words[word.LAST_DURABLE_SEQNO])
         large.seqno = before.last_seqno + 1
+        turn = LargeTurn(self.session, self._routes, self._merging, large, frame)
         try:
-            self._apply_spooled(large.spool, large.seqno)
+            if removed := turn.make(before):
+                commit_giving_way(self.session, self._merging, before, removed, done)
+                return Waiting.MORE
             position = large.finish(frame, decode_batch(frame)[2], before)
             self._refuse_others(before, position)
-            self.session.commit_large(large.spool, frame, position, head.csn, defines=large.defines)
+            turn.commit(position, done)
         except (ConflictError, NotSupportedError, NotWriterError) as error:
             self._abandon()
             raise self._stopped(error, head) from error
+        finally:
+            turn.abort()
+        if self._merging.is_active:
+            self._tending.applied([body])
         del self._larges[head.origin, token]
         self._finished.append((head.origin, token))
         self._fresh = False
@@ -658,17 +673,6 @@ class SupplierApplier:
         self._finished.append((origin, token))
         if large is not None:
             large.abort()
-
-    def _apply_spooled(self, spool: Spool, seqno: int) -> None:
-        for rows in self.session.rows.values():
-            rows.seqno = seqno
-        stream, waiting = unpacker(), list[object]()
-        for piece in spool.stream():
-            stream.feed(piece)
-            waiting.extend(stream)
-            whole = len(waiting) // 4 * 4
-            self._routes.apply_changes(waiting[:whole])
-            del waiting[:whole]
 
 
 def _names_writer(changes: Sequence[Any]) -> bool:

@@ -19,15 +19,17 @@ from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import (
     CHANGES_BEGIN,
+    FrameBatch,
     Head,
-    as_written_large,
     changes_of,
     decode_batch,
+    read_head,
     read_part,
     resolved_of,
     unpacker,
 )
 from replicate.journal.walk import walk
+from replicate.journal.written import as_its_writer_wrote, told_and_written
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM
 from replicate.model.registers import Stamp
 from replicate.model.transaction import Kind, Op
@@ -65,7 +67,8 @@ def absorb(
         if isinstance(body, LargeTransaction):
             rows.absorb(waiting, is_shared)
             waiting.clear()
-            _forget_rows(rows, body, is_shared)
+            stamped[:] = [True]
+            _absorb_large(rows, body, is_shared, stable)
             continue
         done = changes_of(body)
         if done:
@@ -78,14 +81,17 @@ def absorb(
     rows.absorb(waiting, is_shared)
 
 
-def _forget_rows(rows: MergingRows, large: LargeTransaction, is_shared: Callable[[int], bool]) -> None:
-    stream, flat = unpacker(tuples=True), list[Any]()
-    for part in large.parts():
-        stream.feed(read_part(part)[2])
-        flat.extend(stream)
-        whole = len(flat) // 4 * 4
-        rows.forget_rows(flat[:whole], is_shared)
-        del flat[:whole]
+def _absorb_large(
+    rows: MergingRows, large: LargeTransaction, is_shared: Callable[[int], bool], stable: Mapping[int, int]
+) -> None:
+    """Piece by piece: of no more than one are the stamps at hand."""
+    head = read_head(large.commit_frame)
+    stamp = Stamp(head.csn, head.origin, head.origin_seqno)
+    is_stable = stamp.origin_seqno <= stable.get(stamp.origin, 0)
+    for written, done in told_and_written(large):
+        rows.write_stamps()
+        rows.absorb([Absorbed(written, done, stamp, is_stable)], is_shared)
+    rows.write_stamps()
 
 
 def _written(body: Sequence[Any], done: Sequence[Any]) -> Sequence[Any]:
@@ -108,8 +114,8 @@ def bodies_of(
             if not isinstance(found, LargeTransaction):
                 if any(wants(head) for _, head in walk(found.data)):
                     yield from decode_batch(found.data, tuples=True)[2::3]
-            elif (frame := as_written_large(found.commit_frame, found.parts())) is not None:
-                yield _merged_body(found, decode_batch(frame, tuples=True)[2])
+            elif isinstance(written := as_its_writer_wrote(found), FrameBatch):
+                yield _merged_body(found, decode_batch(written.data, tuples=True)[2])
             else:
                 yield found
     finally:

@@ -23,9 +23,9 @@ def is_news(door: Door) -> bool:
 
 
 def with_seen(captured: CapturedChanges, region: WrittenRegion, door: Door) -> CapturedChanges:
-    """The changes with what is to be told in front of them, which the region notes in the open transaction. A large
-    transaction tells nothing; the next one does."""
-    if captured.spool is not None or not is_news(door):
+    """The changes with what is to be told in front of them, of a large transaction behind them; the region notes it in
+    the open transaction. Raises what spooling raises."""
+    if not is_news(door):
         return captured
     own = door.words[word.OWN_ORIGIN]
     told = region.foreign_since(door.words[word.TOLD_SEQNO], own)
@@ -33,4 +33,7 @@ def with_seen(captured: CapturedChanges, region: WrittenRegion, door: Door) -> C
         return captured
     region.note_seen(own, told)
     payload, count = pack_elements(int(Op.SEEN), PARTITION_STREAM, 0, values_of(own, told))
-    return captured._replace(payload=payload + captured.payload, count=captured.count + count)
+    if captured.spool is None:
+        return captured._replace(payload=payload + captured.payload, count=captured.count + count)
+    captured.spool.write(payload)
+    return captured._replace(count=captured.count + count)

@@ -16,7 +16,6 @@ from replicate.door.region_part import RegionPart
 from replicate.errors import NotSupportedError, NotWriterError
 from replicate.instance.instance import Instance
 from replicate.journal.record import unpacker
-from replicate.limits import FRAME_BYTES_MAX, FRAME_CHANGES_MAX
 from replicate.model.transaction import Op
 from replicate.model.writers import Writers
 from replicate.pool import control as word
@@ -62,8 +61,6 @@ class WriterCheck:
                 continue
             if captured.schema_changed:
                 raise self._moved(part, writers, shared[0], door)
-            if captured.spool is not None:
-                raise self._too_large(part)
             if (found := part.region.counted_out(writers, self._own)) is not None:
                 raise self._counted_out(part, *found, door)
 
@@ -100,16 +97,6 @@ class WriterCheck:
             where=part.where,
             do=f"Have it left first: replicate -i INSTANCE partition leave {name}; then share it again",
             partition=name,
-        )
-
-    @staticmethod
-    def _too_large(part: RegionPart) -> NotSupportedError:
-        return NotSupportedError(
-            f"a transaction of more than {FRAME_BYTES_MAX // 1024} KiB or {FRAME_CHANGES_MAX} changes in a partition "
-            "that several suppliers write",
-            where=part.where,
-            do="Commit it in pieces; or have the others leave the partition first: replicate -i INSTANCE partition "
-            "leave NAME",
         )
 
     @staticmethod

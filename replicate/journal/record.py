@@ -228,10 +228,11 @@ def trim(frame: bytes, wants: Callable[[int], bool]) -> bytes:
     return frame if FIXED_ELEMENTS + count == head.count else _labelled(Kind.MIXED, head, payload, count)
 
 
-def pack_resolved(frame: bytes, reason: str, changes: Sequence[object]) -> bytes:
+def pack_resolved(frame: bytes, reason: str, changes: Sequence[object], losses: Sequence[bytes] = ()) -> bytes:
     """The transaction of that frame as what it came to where it was merged: RESTATED by those flat changes, with what
-    its writer wrote behind them (RESOLVED). `as_written` gives the frame back. InternalError above the limit."""
-    flat = [*changes, *resolved_change(frame)]
+    its writer wrote behind them (RESOLVED), and the `losses`. `as_written` gives the frame back. InternalError above
+    the limit."""
+    flat = [*changes, *resolved_change(frame, losses)]
     return pack_restated(read_head(frame), reason, pack_changes(flat), len(flat))
 
 
@@ -273,6 +274,16 @@ def resolved_of(body: Sequence[Any]) -> Resolved | None:
         return None
     found = decode_change(*body[-4:])
     return found if isinstance(found, Resolved) else None
+
+
+def removes_rows(resolved: Resolved) -> bool:
+    """Whether its writer removes rows for their unique values, and does nothing else. JournalDamagedError."""
+    stream = unpacker()
+    stream.feed(resolved.payload)
+    try:
+        return int(Op.RESOLVED) in list(stream)[CHANGES_BEGIN[resolved.kind] - FIXED_ELEMENTS :: 4]
+    except UNPACK_ERRORS as error:
+        raise JournalDamagedError(f"a resolved transaction does not decode: {error}") from error
 
 
 def restate(head: Head, reason: str, changes: Sequence[object], partitions: tuple[int, ...]) -> bytes:

@@ -288,8 +288,8 @@ class MergingRows(Protocol):
         """The stamps of rows are those of our journal up to this number."""
 
     @property
-    def lost(self) -> Sequence[Merged]:
-        """What was lost since `begin`."""
+    def lost_count(self) -> int:
+        """How much was lost since `begin`."""
 
     @property
     def is_empty(self) -> bool:
@@ -336,10 +336,21 @@ class MergingRows(Protocol):
         """Stamp what transactions have changed, in their order."""
 
     def losses(self, seqno: int) -> list[bytes]:
-        """What was lost in a transaction since `begin`, as it is kept."""
+        """What was lost in a transaction since `begin`, of a large one in its last piece, as it is kept."""
 
-    def forget_rows(self, changes: Sequence[Any], is_shared: Callable[[int], bool]) -> None:
-        """Rows that a large transaction has changed, whose writer wrote alone: they have no stamps from there on."""
+    def mark(self) -> None:
+        """A large transaction begins, which may be taken back."""
+
+    def take_back(self) -> None:
+        """All that was made since `mark`. What gave way in it is known to `give_way`."""
+
+    def give_way(self, deletes: Sequence[Any], stamp: Stamp) -> tuple[list[Any], list[Any]]:
+        """Remove rows for their unique values, those of `removed` before `take_back`, under the stamp of our own
+        transaction: the deletes that all are to make, and those of them that are made here, since others are of rows
+        that are yet to come."""
+
+    def write_stamps(self) -> None:
+        """Between two pieces of a large transaction: what was stamped, and lost, since is written, and not at hand."""
 
     def finish(self, absorbed: int) -> None:
         """Before COMMIT: the stamps are those up to that number of our journal, and what was lost is kept."""

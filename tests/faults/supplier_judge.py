@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +19,9 @@ from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import FrameBatch, as_written, as_written_large, decode
+from replicate.journal.record import FrameBatch, as_written, decode, decode_changes
 from replicate.journal.walk import walk
+from replicate.journal.written import as_its_writer_wrote, told_and_written
 from replicate.limits import PARTITION_STREAM
 from replicate.model.registers import same_value
 from replicate.model.seen import merged_told
@@ -171,13 +173,21 @@ def transactions(instance: Instance, last: int) -> Iterator[Transaction]:
     with closing(ChainReader(chain, chain.first_seqnos()[0])) as reader:
         while (batch := reader.read(1 << 20, last)) is not None:
             if isinstance(batch, LargeTransaction):
-                frame = as_written_large(batch.commit_frame, batch.parts())
-                yield decode(batch.commit_frame if frame is None else frame)
+                yield _large(batch)
                 continue
             assert isinstance(batch, FrameBatch)
             for offset, head in walk(batch.data):
                 frame = batch.data[offset : offset + head.frame_bytes]
                 yield decode(as_written(frame) or frame)
+
+
+def _large(found: LargeTransaction) -> Transaction:
+    """As its writer made it, with its changes."""
+    written = as_its_writer_wrote(found) or found
+    if isinstance(written, FrameBatch):
+        return decode(written.data)
+    changes = decode_changes([one for changes, _ in told_and_written(found) for one in changes])
+    return replace(decode(written.commit_frame), content=changes)
 
 
 def _events(

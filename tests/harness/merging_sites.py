@@ -9,8 +9,9 @@ Leaves to others: frames, journals, the real processes (harness/suppliers.py).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import apsw
@@ -25,6 +26,7 @@ from replicate.region.sqlite.bookkeeping import make_tables, write_writer
 from replicate.region.sqlite.mergeable import column_groups
 from replicate.region.sqlite.row_stamps import make_stamp_tables
 from replicate.region.sqlite.schema import read_definition, record_definitions
+from update_process.merging import REMOVES
 
 Values = tuple[Any, ...]
 
@@ -36,6 +38,8 @@ class Sent:
     stamp: Stamp
     told: dict[int, int]
     changes: list[Any]
+    pieces: tuple[list[Any], ...] = ()
+    """Of a large one: what its parts hold."""
 
 
 class Site:
@@ -82,17 +86,28 @@ class Site:
 
     def write(self, statement: str, now: int) -> None:
         """A transaction of that statement, if it changes anything."""
+        self._written([piece for piece in [self._change(statement)] if piece], now, is_large=False)
+
+    def write_large(self, statements: Sequence[str], now: int) -> None:
+        """A large transaction of those statements, each of which is a part of it."""
+        self._written([piece for piece in map(self._change, statements) if piece], now, is_large=True)
+
+    def _change(self, statement: str) -> list[Any]:
         before = self.table()
         self.connection.execute(statement)
         after = self.table()
         gone = [[int(Op.DELETE), self.definition.table_id, 0, list(before[key])] for key in before.keys() - after]
         put = [_put(self.definition.table_id, before.get(key), row) for key, row in after.items()]
-        changes = [element for change in (*gone, *filter(None, put)) for element in change]
-        if changes:
-            self._csn = max(self._csn + 1, now + self._skew)
-            stamp = Stamp(self._csn, self.origin, self.here.get(self.origin, 0) + 1)
-            self._append(Sent(stamp, self._seen(), changes))
-            self._waiting.append(Absorbed(changes, changes, stamp, False))
+        return [element for change in (*gone, *filter(None, put)) for element in change]
+
+    def _written(self, pieces: list[list[Any]], now: int, *, is_large: bool) -> None:
+        if not pieces:
+            return
+        changes = list(chain.from_iterable(pieces))
+        self._csn = max(self._csn + 1, now + self._skew)
+        stamp = Stamp(self._csn, self.origin, self.here.get(self.origin, 0) + 1)
+        self._append(Sent(stamp, self._seen(), changes, tuple(pieces) if is_large else ()))
+        self._waiting += [Absorbed(piece, piece, stamp, False) for piece in pieces]
 
     def take(self, sent: Sent, members: int, *, forgets: bool = False, is_killed: bool = False) -> None:
         """A transaction of another site comes; so many sites there are. `forgets`: stamps that nobody needs go.
@@ -100,32 +115,65 @@ class Site:
         stamp = sent.stamp
         self._csn = max(self._csn, stamp.csn)
         told = merged_told(self.told.get(stamp.origin, {}), sent.told)
-        if all(told.get(origin, 0) >= last for origin, last in self.here.items() if origin != stamp.origin):
+        removes = Op.RESOLVED in sent.changes[0::4]
+        if not removes and all(told.get(one, 0) >= last for one, last in self.here.items() if one != stamp.origin):
             self._rows.apply_all(sent.changes)  # as it is: nobody has written beside it
-            self._waiting.append(Absorbed(sent.changes, sent.changes, stamp, False))
+            self._waiting += [Absorbed(piece, piece, stamp, False) for piece in sent.pieces or (sent.changes,)]
             self._append(sent)
             return
         waiting = list(self._waiting)
+        kept = self.connection.execute("SELECT * FROM _replicate_version").fetchall()
         self.merger.absorb(self._waiting, lambda _table: True)
         self._waiting.clear()
-        removing = Stamp(self._csn + 1, self.origin, self.here.get(self.origin, 0) + 1)
-        done = self.merger.take(sent.changes, stamp, told, lambda _table: True, removing)
-        waiting.append(Absorbed(sent.changes, sent.changes if done is None else done, stamp, False))
-        self._append(sent)
-        if removed := list(self.merger.removed):
-            self._csn = removing.csn
-            self._append(Sent(removing, self._seen(), removed))
-            self.removed += [tuple(values) for values in removed[3::4]]
-            waiting.append(Absorbed(removed, [], removing, False))
+        if sent.pieces:
+            waiting += self._take_large(sent, told)
+            self._append(sent)
+        else:
+            removing = self._removing()
+            done = self.merger.take(sent.changes, stamp, told, lambda _table: True, removing)
+            waiting.append(Absorbed(sent.changes, sent.changes if done is None else done, stamp, False))
+            self._append(sent)
+            if removed := list(self.merger.removed):
+                self._csn = removing.csn
+                self._append(Sent(removing, self._seen(), [*REMOVES, *removed]))
+                self.removed += [tuple(values) for values in removed[3::4]]
+                waiting.append(Absorbed(removed, [], removing, False))
         self.lost += [one.lost.values for one in self.merger.lost if one.lost.what == "unique"]
         if is_killed:
             self._waiting = waiting
+            self.connection.execute("DELETE FROM _replicate_version")
+            self.connection.executemany("INSERT INTO _replicate_version VALUES (?, ?, ?, ?, ?)", kept)
         else:
             self.merger.finish(len(self.journal))
         if forgets and not is_killed:
             everybody = {bytes([origin]): [origin] for origin in range(1, members + 1)}
             self.merger.purge(stable(everybody, self.told, self.here, bytes([self.origin])))
         self.merger.begin()
+
+    def _take_large(self, sent: Sent, told: Mapping[int, int]) -> list[Absorbed]:
+        """Piece by piece; again, where rows had to give way first. What the journal says of it then."""
+        gave_way: list[Absorbed] = []
+        while True:
+            self.merger.mark()
+            removing, removed, taken = self._removing(), list[Any](), list[Absorbed]()
+            for piece in sent.pieces:
+                self.merger.write_stamps()
+                done = self.merger.take(piece, sent.stamp, told, lambda _table: True, removing)
+                removed += self.merger.removed
+                taken.append(Absorbed(piece, piece if done is None else done, sent.stamp, False))
+            if not removed:
+                self.connection.execute("RELEASE large")
+                return [*gave_way, *taken]
+            self.merger.take_back()
+            removed, done = self.merger.give_way(removed, removing)
+            self.lost += [one.lost.values for one in self.merger.lost]
+            self._csn = removing.csn
+            self._append(Sent(removing, self._seen(), [*REMOVES, *removed]))
+            self.removed += [tuple(values) for values in removed[3::4]]
+            gave_way.append(Absorbed(removed, done, removing, False))
+
+    def _removing(self) -> Stamp:
+        return Stamp(self._csn + 1, self.origin, self.here.get(self.origin, 0) + 1)
 
 
 def _put(table_id: int, before: Values | None, after: Values) -> list[Any]:
@@ -145,15 +193,20 @@ def world(
     statement: Callable[[random.Random], str],
     *,
     steps: int = 40,
+    large: random.Random | None = None,
     taken: Callable[[Site, list[Values]], None] = lambda _site, _removed: None,
 ) -> None:
     """The sites write and send at random, and come to rest. `taken`: is told which rows gave way, after each
-    transaction that a site has taken."""
+    transaction that a site has taken. `large`: draws which transactions are large."""
     ways = [(one, other) for one in sites for other in sites if one is not other]
     forgets = rng.random() < 0.5
     for now in range(1, steps):
         if rng.random() < 0.6:
-            rng.choice(sites).write(statement(rng), now)
+            site = rng.choice(sites)
+            if large is not None and large.random() < 0.4:
+                site.write_large([statement(large) for _ in range(large.randint(1, 5))], now)
+            else:
+                site.write(statement(rng), now)
         else:
             killed = rng.random() < 0.2
             _carry(*rng.choice(ways), len(sites), rng.randint(1, 4), taken, forgets=forgets, is_killed=killed)
@@ -209,4 +262,5 @@ def folded(site: Site) -> dict[str, Values]:
 
 
 def _each(changes: list[Any]) -> Iterator[tuple[int, Any, list[Any]]]:
-    return ((changes[at], changes[at + 2], changes[at + 3]) for at in range(0, len(changes), 4))
+    places = (at for at in range(0, len(changes), 4) if changes[at] != Op.RESOLVED)
+    return ((changes[at], changes[at + 2], changes[at + 3]) for at in places)

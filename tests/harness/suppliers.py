@@ -23,7 +23,6 @@ from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.door.snapshot import door_of
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import FrameBatch
 from replicate.model.vector import Chains
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivePool, RecordKind
@@ -129,13 +128,11 @@ class Suppliers:
         try:
             while reader.next_seqno <= last and (found := reader.read(16 * 1024, last)) is not None:
                 if isinstance(found, LargeTransaction):
-                    placed = agreed.unseen.takes_large(found.commit_frame, found.parts)
-                    if placed is None:
-                        assert deliver_large(pool, found)
-                        count += 1
-                        continue
-                    found = placed
-                assert isinstance(found, FrameBatch)
+                    found = agreed.unseen.takes_large(found)
+                if isinstance(found, LargeTransaction):
+                    assert deliver_large(pool, found)
+                    count += 1
+                    continue
                 told = agreed.unseen.take(found)
                 assert pool.offer(told.data, told.first_seqno, told.last_seqno, told.count, RecordKind.FRAMES)
                 count += told.count

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicate.errors import DivergedError
+from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, as_written, check_frame, pack_resolved, read_head
 from replicate.journal.walk import walk
 from replicate.model.ruv import lacks
@@ -59,9 +60,10 @@ def test_another_transaction_under_the_last_known_number_is_refused() -> None:
 def test_a_large_transaction_goes_itself_or_as_a_head() -> None:
     frame = batch(1).data
     head = read_head(frame)
-    assert Unseen({}, {}, 1, {}).takes_large(frame, list) is None
-    told = Unseen({head.origin: (head.origin_seqno, head.chain)}, {}, 1, {}).takes_large(frame, list)
-    assert told is not None
+    large = LargeTransaction(head.seqno, "nowhere", 1, 0, 0, 0, (), frame)
+    assert Unseen({}, {}, 1, {}).takes_large(large) is large
+    told = Unseen({head.origin: (head.origin_seqno, head.chain)}, {}, 1, {}).takes_large(large)
+    assert isinstance(told, FrameBatch)
     assert (told.first_seqno, told.count, read_head(told.data).kind) == (head.seqno, 1, Kind.NULL)
 
 

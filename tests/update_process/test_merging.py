@@ -19,8 +19,9 @@ from replicate.door.writer_check import WriterCheck
 from replicate.errors import ConflictError, NotWriterError
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import FrameBatch, as_written, as_written_large, decode
+from replicate.journal.record import as_written, decode, decode_changes, read_head
 from replicate.journal.walk import walk
+from replicate.journal.written import as_its_writer_wrote, told_and_written
 from replicate.model.transaction import RowChange
 from replicate.region.protocol import MergedRow
 from replicate.region.sqlite.digest import RegionDigest, digest_region
@@ -402,9 +403,12 @@ def folded(made: Suppliers, table: str = "ta", *, sums: Sequence[str] = ()) -> l
     reader = ChainReader(make_chain(instance), 1)
     while (batch := reader.read(1 << 20, made.last_seqno("a"))) is not None:
         if isinstance(batch, LargeTransaction):
-            frame = as_written_large(batch.commit_frame, batch.parts())
-            assert frame is not None
-            batch = FrameBatch(batch.seqno, batch.seqno, 1, frame)
+            large, head = batch, read_head(batch.commit_frame)
+            batch = as_its_writer_wrote(large) or large
+        if isinstance(batch, LargeTransaction):
+            content = decode_changes([one for written, _ in told_and_written(large) for one in written])
+            found.append(((head.csn, head.origin), content))
+            continue
         for offset, head in walk(batch.data):
             frame = batch.data[offset : offset + head.frame_bytes]
             content = decode(as_written(frame) or frame).content

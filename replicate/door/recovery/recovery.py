@@ -44,7 +44,7 @@ from replicate.journal.chain import Chain, Segment
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import decode_batch, read_head, resolved_of
+from replicate.journal.record import decode_batch, read_head, removes_rows, resolved_of
 from replicate.journal.segment import SegmentFile, read_exactly
 from replicate.journal.spool import remove_orphans
 from replicate.journal.tail import Damaged, ScanResult, Torn, classify_tail
@@ -279,7 +279,7 @@ def _without_unsaid(chain: Chain, last: Segment, scan: ScanResult, regions: list
         return scan
     with chain.open(last.first_seqno) as segment:
         resolved = resolved_of(decode_batch(segment.read_frame(scan.restated[0]))[2])
-    if resolved is None or not KIND.gave_way(resolved.losses):
+    if resolved is None or removes_rows(resolved) or not KIND.gave_way(resolved.losses):
         return scan
     return scan.without_restated("rows gave way in it, and the word on them does not follow")
 

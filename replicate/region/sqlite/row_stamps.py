@@ -120,13 +120,6 @@ class RowStamps:
         self._cached[table_id, key] = row
         self._changed.add((table_id, key))
 
-    def forget(self, names: Iterable[tuple[int, bytes]]) -> None:
-        """Rows (table id, key) have no stamps from here on."""
-        for name in names:
-            self._execute(_FORGET, name, prepare_flags=OWN_STATEMENT)
-            self._cached[name] = None
-            self._changed.discard(name)
-
     def put_all(self, rows: Mapping[tuple[int, bytes], Row]) -> None:
         """The same of many, by table id and key."""
         self._cached.update(rows)
@@ -134,13 +127,17 @@ class RowStamps:
 
     def flush(self, absorbed: int) -> None:
         """Write what was put, and up to where it goes."""
+        self.write()
+        write_absorbed(self._connection, absorbed)
+
+    def write(self) -> None:
+        """Write what was put."""
         cached = self._cached
         rows = [_kept(name, row) for name in sorted(self._changed) if (row := cached[name]) is not None]
         if rows:
             self._execute_many(_PUT, rows, prepare_flags=OWN_STATEMENT)
             self.kept_since_purge += len(rows)
         self._changed.clear()
-        write_absorbed(self._connection, absorbed)
 
     def purge(self, stable: Mapping[int, int]) -> int:
         """Forget the stamps of rows that only transactions have stamped which everybody has: origin -> the last one.

@@ -26,6 +26,7 @@ from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import read_head
 from replicate.journal.segment import catalogue_frame, read_exactly
+from replicate.journal.written import WrittenLarge, written_by
 from replicate.limits import FRAME_BYTES_MAX, KIB, MIB
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position
@@ -489,13 +490,16 @@ class _Cut:
                 break
             if isinstance(found, LargeTransaction):
                 placed = self.passing.large(found)
-                if placed is not None:
+                source = written_by(found, placed) if placed else found
+                if placed is not None and not isinstance(source, WrittenLarge):
                     self._take(placed, found.seqno)
                     done = found.seqno
                     continue
                 self._flush()
                 self._is_open = False
-                reached, size = self._large(found, inside)
+                reached, size = (
+                    self._written(source, inside) if isinstance(source, WrittenLarge) else self._large(found, inside)
+                )
                 inside = 0
                 if reached < size:
                     end_inside, head = reached, read_head(found.commit_frame)
@@ -562,3 +566,22 @@ class _Cut:
         finally:
             os.close(fd)
         return inside, size
+
+    def _written(self, large: WrittenLarge, inside: int) -> tuple[int, int]:
+        """The same of one that was merged here, as its writer wrote it."""
+        size, pieces = large.segment(*self.header_at(large.seqno))
+        reached, end, is_full = inside, 0, False
+        for data in pieces:
+            begin, end = end, end + len(data)
+            while reached < end and not is_full:
+                count = min(PIECE_BYTES, end - reached)
+                is_full = self.budget - self.writer.written_bytes < count + 4 * PIECE_OVERHEAD_BYTES
+                if is_full:
+                    break
+                if reached == inside:
+                    self.writer.segment(SegmentPart(large.seqno, size, inside))
+                self.writer.piece(data[reached - begin : reached - begin + count])
+                reached += count
+            if is_full:
+                break
+        return reached, size

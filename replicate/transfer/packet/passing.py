@@ -47,7 +47,8 @@ class Passing(Protocol):
         """Of these transactions; b"" where none does."""
 
     def large(self, found: LargeHere) -> bytes | None:
-        """In the place of a large transaction, b"": nothing; None: it goes itself."""
+        """In the place of a large transaction, b"": nothing; None: it goes itself. Where that is large, too, the frame
+        that commits it (journal/written.py)."""
 
 
 class Everything:

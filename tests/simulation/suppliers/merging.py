@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replicate.errors import ConflictError
+from replicate.errors import ConflictError, InternalError
 from replicate.model.registers import Lost, Row, RowChanged, Stamp, groups_of, lost, merged
 from replicate.model.seen import unseen_of
 from replicate.model.transaction import Op, TableDefinition
@@ -58,11 +58,13 @@ class ModelMerging:
         self._connection = connection
         self._rows = rows
         self.lost: list[Merged] = []
+        self.lost_count = 0
         self.removed: list[Any] = []
         self.kept_since_purge = 0
 
     def begin(self) -> None:
         self.lost.clear()
+        self.lost_count = 0
 
     @property
     def _content(self) -> Content:
@@ -121,7 +123,7 @@ class ModelMerging:
         if row is None and is_stable:
             return
         row = row or _EMPTY
-        if piece.after is None:
+        if piece.after is None and (row.is_there or row.values is None):
             row = Row(piece.before, row.is_there, row.life, row.stamps)
         groups = groups_of(len(piece.definition.columns), TOGETHER)
         self._put(piece.name, merged(row, piece.changed(), stamp, groups))
@@ -153,6 +155,7 @@ class ModelMerging:
             row, definition = found[name], definitions[name]
             left = row.values if row.is_there else None
             columns = tuple(column.name for column in definition.columns)
+            self.lost_count += 1
             self.lost.append(Merged(self._rows.seqno, definition.table, columns, (name[1],), one, left))
         return done
 
@@ -201,13 +204,22 @@ class ModelMerging:
     def losses(self, seqno: int) -> list[bytes]:
         return [pack_merge(one) for one in self.lost if one.seqno == seqno]
 
-    def forget_rows(self, changes: Sequence[Any], is_shared: Callable[[int], bool]) -> None:
-        for piece in self._pieces(changes, is_shared)[0]:
-            self._content.stamps.pop(piece.name, None)
+    def mark(self) -> None:
+        """No row of the model gives way, so nothing is taken back."""
+
+    def take_back(self) -> None:
+        raise InternalError("no row of the model gives way")
+
+    def give_way(self, deletes: Sequence[Any], stamp: Stamp) -> tuple[list[Any], list[Any]]:
+        raise InternalError("no row of the model gives way")
+
+    def write_stamps(self) -> None:
+        self._content.note_merges(self.lost)
+        self.lost.clear()
 
     def finish(self, absorbed: int) -> None:
         self._content.absorbed = absorbed
-        self._content.note_merges(self.lost)
+        self.write_stamps()
 
     def purge(self, stable: Mapping[int, int]) -> int:
         stamps = self._content.stamps

@@ -9,6 +9,7 @@ Leaves to others: transactions, who may write, the journal (update_process/mergi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import apsw
@@ -29,6 +30,7 @@ from replicate.region.sqlite.sql.names import quote
 _INSERT: Final = int(Op.INSERT)
 _UPDATE: Final = int(Op.UPDATE)
 _DELETE: Final = int(Op.DELETE)
+_RESOLVED: Final = int(Op.RESOLVED)
 _ROWS: Final = frozenset((_INSERT, _UPDATE, _DELETE))
 
 
@@ -63,9 +65,13 @@ class RowMerger:
         self._groups: dict[int, tuple[Groups, frozenset[int], frozenset[int]]] = {}
         self._uniques: dict[int, frozenset[int]] = {}
         self.lost: list[Merged] = []
-        """What was lost since `begin`."""
+        """What was lost since `begin`, and is not written."""
+        self.lost_count = 0
+        """How much was lost since `begin`."""
         self.removed: list[Any] = []
         """Deletes, flat, of rows that `take` has removed for their unique values: all other suppliers are to do it."""
+        self._gave_way: dict[tuple[int, bytes], Merged] = {}
+        """Rows that did since `begin`, as that is kept."""
 
     def begin(self) -> None:
         """A transaction begins."""
@@ -73,7 +79,9 @@ class RowMerger:
         self._groups.clear()
         self._uniques.clear()
         self.lost.clear()
+        self.lost_count = 0
         self.removed.clear()
+        self._gave_way.clear()
 
     @property
     def absorbed(self) -> int:
@@ -105,14 +113,15 @@ class RowMerger:
             else:
                 others += changes[place : place + 4]
         unseen = {piece.name: self._unseen(piece, told, stamp.origin) for piece in pieces}
-        if not any(unseen.values()) and self._fits(changes, pieces):
+        may_lack = _RESOLVED in changes[0::4] and any(map(self._is_lacking, pieces))
+        if not any(unseen.values()) and not may_lack and self._fits(changes, pieces):
             for piece in pieces:
                 row = self._stamps.get(*piece.name)
                 if row is not None or not is_stable:
                     self._fold(piece, row or _EMPTY, stamp)
             return None
         self._rows.apply_all(others)
-        return [*others, *_Merge(self, stamp, removing).make(pieces, unseen)]
+        return [*others, *_Merge(self, stamp, removing, may_lack=may_lack).make(pieces, unseen)]
 
     def take_unmet(
         self,
@@ -150,6 +159,49 @@ class RowMerger:
         if row is None:
             return frozenset()
         return unseen_of(row.all_stamps(with_all_added=piece.op == _DELETE), told, writer)
+
+    def _is_lacking(self, piece: _RowPiece) -> bool:
+        """Whether a row that gives way is not here: the transaction that brings it is yet to come."""
+        return self._read(piece.table_id, piece.key) is None
+
+    def mark(self) -> None:
+        """A large transaction begins, which may be taken back."""
+        self.write_stamps()
+        self._connection.execute("SAVEPOINT large")
+
+    def take_back(self) -> None:
+        """All that was made since `mark`. What gave way in it is known to `give_way`."""
+        self._connection.execute("ROLLBACK TO large")
+        self._connection.execute("RELEASE large")
+        self._rows.begin()
+        self._stamps.forget_cached()
+        self.lost.clear()
+        self.lost_count = 0
+
+    def give_way(self, deletes: Sequence[Any], stamp: Stamp) -> tuple[list[Any], list[Any]]:
+        """Remove rows for their unique values under the stamp of our own transaction: the deletes that all are to make,
+        and those of them that are made here, since others are of rows that are yet to come. Raises as
+        `RowsOfRegion.apply_all`."""
+        told, done, names = list[Any](), list[Any](), set[tuple[int, bytes]]()
+        for table_id, values in zip(deletes[1::4], deletes[3::4], strict=True):
+            key = tuple(values[at] for at in self._definition(table_id).key)
+            name, here = (table_id, key_of(key)), self._read(table_id, key)
+            if name in names:  # it gave way in one part, came back in a later one, and gave way once more
+                continue
+            names.add(name)
+            row, image = self._stamps.get(*name) or _EMPTY, here or tuple(values)
+            delete = [_DELETE, table_id, 0, list(image)]
+            told += delete
+            if here is not None:
+                row = Row(here, True, row.life, row.stamps, row.sums)
+                done += delete
+                if (known := self._gave_way.get(name)) is not None:
+                    self.lost_count += 1
+                    self.lost.append(replace(known, seqno=self._rows.seqno))
+            groups, _, sums = self._grouped(table_id)
+            self._stamps.put(*name, merged(row, RowChanged(_DELETE, image, sums), stamp, groups))
+        self._rows.apply_all(done)
+        return told, done
 
     def _fits(self, changes: Sequence[Any], pieces: Sequence[_RowPiece]) -> bool:
         """Make changes as they are; False, and nothing is made, where another row has a unique value that one wants."""
@@ -205,22 +257,24 @@ class RowMerger:
                     self._stamps.put(table_id, key, row.showing(image))
 
     def losses(self, seqno: int) -> list[bytes]:
-        """What was lost in a transaction since `begin`, as it is kept."""
+        """What was lost in a transaction since `begin`, of a large one in its last piece, as it is kept."""
         return [pack_merged(one) for one in self.lost if one.seqno == seqno]
 
-    def forget_rows(self, changes: Sequence[Any], is_shared: Callable[[int], bool]) -> None:
-        """Rows that a large transaction has changed: its writer wrote alone, and had seen all that others wrote
-        there."""
-        for place in range(0, len(changes), 4):
-            op, table_id, argument, values = changes[place : place + 4]
-            if op in _ROWS and is_shared(table_id):
-                self._stamps.forget(piece.name for piece in self._pieces(op, table_id, argument, values))
+    def write_stamps(self) -> None:
+        """Between two pieces of a large transaction: what was stamped, and lost, since is written, and not at hand."""
+        self._stamps.write()
+        self._stamps.forget_cached()
+        self._write_lost()
 
     def finish(self, absorbed: int) -> None:
         """Before COMMIT: the stamps are those up to that number of our journal, and what was lost is kept."""
         self._stamps.flush(absorbed)
+        self._write_lost()
+
+    def _write_lost(self) -> None:
         for one in self.lost:
             note_losses(self._connection, one.seqno, [pack_merged(one)])
+        self.lost.clear()
 
     @property
     def kept_since_purge(self) -> int:
@@ -287,7 +341,7 @@ class RowMerger:
 
     def _fold(self, piece: _RowPiece, row: Row, stamp: Stamp) -> None:
         """Stamp a row as a change did it that fits what was there."""
-        if piece.op == _DELETE:
+        if piece.op == _DELETE and (row.is_there or row.values is None):  # else it was gone, and keeps what it had
             row = row.showing(piece.before)
         after = merged(row, self._changed(piece), stamp, self._grouped(piece.table_id)[0])
         self._stamps.put(*piece.name, after)
@@ -325,8 +379,10 @@ class _Merge:
     """Of one transaction: its changes are folded first, each row's in their order; then the rows are made what they
     come to, those with unique values once more, those that have had them longest first."""
 
-    def __init__(self, merger: RowMerger, stamp: Stamp, removing: Stamp) -> None:
+    def __init__(self, merger: RowMerger, stamp: Stamp, removing: Stamp, *, may_lack: bool) -> None:
         self._merger = merger
+        self._may_lack = may_lack
+        """Whether a row that is to go may not have come."""
         self._stamp = stamp
         self._removing = removing
         self._here: dict[tuple[int, bytes], Image | None] = {}
@@ -381,7 +437,8 @@ class _Merge:
     def _fold(self, piece: _RowPiece, unseen: frozenset[Stamp]) -> None:
         merger, name = self._merger, piece.name
         known = self._load(name, piece.key)
-        if not unseen:  # nobody has written beside it: it is what its writer saw, or somebody has meddled
+        lacks = self._may_lack and not known.is_there
+        if not unseen and not lacks:  # nobody has written beside it: it is what its writer saw, or somebody has meddled
             shown = known.values if known.is_there else None
             if (shown is None) != (piece.before is None) or not all(map(same_value, shown or (), piece.before or ())):
                 raise self._unfit(name, piece)
@@ -430,6 +487,7 @@ class _Merge:
         self._rows[name] = merged(row, gone, self._removing, self._merger._grouped(name[0])[0])
         self._merger.removed += [_DELETE, name[0], 0, list(row.values)]
         self._note(name, told, self._keys[winner])
+        self._merger._gave_way[name] = self._merger.lost[-1]
 
     def _finish(self) -> None:
         for name, row in self._rows.items():
@@ -442,6 +500,7 @@ class _Merge:
         definition = self._merger._definition(name[0])
         columns = tuple(column.name for column in definition.columns)
         merger = self._merger
+        merger.lost_count += 1
         merger.lost.append(Merged(merger._rows.seqno, definition.table, columns, self._keys[name], one, left))
 
     def _unfit(self, name: tuple[int, bytes], piece: _RowPiece | None = None) -> ConflictError:

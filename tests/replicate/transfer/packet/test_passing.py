@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from replicate.errors import DivergedError, UsageError
 from replicate.filters.selection import PartitionSelection
+from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import (
     FrameBatch,
     large_payload,
@@ -33,18 +34,18 @@ def batch(frames: list[bytes]) -> FrameBatch:
     return FrameBatch(first, first + len(frames) - 1, len(frames), b"".join(frames))
 
 
-@dataclass
-class Large:
+@dataclass(frozen=True, slots=True)
+class Large(LargeTransaction):
     """One whose frame names no partition."""
 
-    commit_frame: bytes
-    pieces: list[bytes] = field(default_factory=list)
-    seqno: int = 5
-    token: int = 99
-    partitions: tuple[int, ...] = ()
+    pieces: tuple[bytes, ...] = ()
 
-    def parts(self) -> Iterator[bytes]:
-        yield from self.pieces
+    def parts(self, from_part: int = 0) -> Iterator[bytes]:
+        yield from self.pieces[from_part:]
+
+
+def large_of(commit_frame: bytes, pieces: Sequence[bytes] = (), partitions: tuple[int, ...] = ()) -> Large:
+    return Large(5, "the journal", 99, len(pieces), 0, 0, partitions, commit_frame, tuple(pieces))
 
 
 def written(count: int) -> list[bytes]:
@@ -55,7 +56,7 @@ def written(count: int) -> list[bytes]:
 def test_everything_goes_as_it_lies() -> None:
     made = batch(written(3))
     assert Everything().frames(made) is made.data
-    assert Everything().large(Large(made.data)) is None
+    assert Everything().large(large_of(made.data)) is None
 
 
 @given(st.integers(-1, 8), st.sets(st.integers(0, 5)))
@@ -82,8 +83,8 @@ def test_another_transaction_under_the_last_number_is_refused() -> None:
 def test_a_large_transaction_goes_itself_or_not_at_all() -> None:
     (frame,) = written(1)
     head = read_head(frame)
-    assert Lacked({}, {}).large(Large(frame)) is None
-    assert Lacked({head.origin: (head.origin_seqno, head.chain)}, {}).large(Large(frame)) == b""
+    assert Lacked({}, {}).large(large_of(frame)) is None
+    assert Lacked({head.origin: (head.origin_seqno, head.chain)}, {}).large(large_of(frame)) == b""
 
 
 def defined(name: str, partition: int) -> TableDefinition:
@@ -113,7 +114,7 @@ def large(*tables: int, kind: Kind = Kind.LARGE, partitions: tuple[int, ...] = (
         pieces.append(part)
     payload, count = large_payload(99, len(pieces), len(stream), chain, partitions)
     commit, _ = pack_frame(kind, 5, 0, 3, 7, 5, 5 << 12, payload, count)
-    return Large(commit, pieces, partitions=partitions)
+    return large_of(commit, pieces, partitions)
 
 
 def test_of_partitions_every_number_goes_once() -> None:

@@ -1,0 +1,37 @@
+"""Large transactions, which are merged part by part, among small ones: random worlds beside brute force."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.harness.merging_sites import Site, folded, world
+from tests.replicate.region.sqlite.apply import test_merge_sums, test_merge_unique
+
+LATER = [pytest.param(first, marks=pytest.mark.long) for first in range(40, 5000, 20)]
+
+
+@pytest.mark.parametrize("first", [0, 20, *LATER])
+def test_what_has_sums_comes_to_what_its_transactions_fold_to(first: int) -> None:
+    for seed in range(first, first + 20):
+        rng = random.Random(seed)
+        sites = [Site(at + 1, test_merge_sums.SCHEMA, rng.randint(-20, 20), ["n"]) for at in range(rng.randint(2, 4))]
+        world(rng, sites, test_merge_sums.statement_of, large=random.Random(seed))
+        wanted = folded(sites[0])
+        for site in sites:
+            assert site.table() == wanted, (seed, site.origin)
+
+
+@pytest.mark.parametrize("first", [0, 20, *LATER])
+def test_rows_that_give_way_to_a_large_one_or_in_it_are_gone_everywhere(first: int) -> None:
+    gave_way = 0
+    for seed in range(first, first + 20):
+        sites, wants = test_merge_unique.world_of(seed, large=random.Random(seed))
+        wanted = folded(sites[0])
+        for site in sites:
+            assert site.table() == wanted, (seed, site.origin)
+            gave_way += len(site.removed)
+        rows = wanted.values()
+        assert not any(test_merge_unique.collide(one, other, wants) for one in rows for other in rows), seed
+    assert gave_way > 10
