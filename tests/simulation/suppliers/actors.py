@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import receiver_server.process
 import replicate.door.door
+import replicate.journal.spool
+import replicate.journal.spool_format
 import source_server.consumer_state
 import source_server.link
 import source_server.process
@@ -33,6 +35,8 @@ from tests.simulation.template import change
 
 KEYS: Final = 5
 """Of the table that all write."""
+PART_BYTES: Final = 60
+"""Of a large transaction: a change or two of the table that all write."""
 
 
 def source(peer: str) -> Main:
@@ -94,11 +98,11 @@ class SupplierWriter(AnyWriter):
         content: Content = self.session.connection.working()
         own = self._own(content)
         is_shared = world.climate.is_shared and dice.random() < world.climate.shared_share
-        is_large = not is_shared and not beside and dice.random() < world.climate.large_share
+        is_large = not beside and dice.random() < world.climate.large_share
         partitions: dict[int, None] = {}
         if is_shared:
             partitions[SHARED_PARTITION] = None
-            for _ in range(dice.choice([1, 1, 2])):
+            for _ in range(dice.choice([4, 8]) if is_large else dice.choice([1, 1, 2])):
                 self._change_shared(content, by)
         if not is_shared or dice.random() < 0.2:
             partitions[own.partition] = None
@@ -110,7 +114,7 @@ class SupplierWriter(AnyWriter):
         payload, count = b"".join(self._pieces), 4 * len(self._pieces)
         kinds = "".join("?IUD"[op] for op in self._flat[0::4])
         world.log("commits", by, kinds, len(payload), "large" if is_large else "", "shared" if is_shared else "")
-        if is_large:
+        if is_large and payload:
             spool = self.spooled(payload)
             world.oracle.spooled[spool.origin, spool.token] = by
             return CapturedChanges(b"", count, tuple(partitions), False, spool, False)
@@ -214,6 +218,8 @@ def watched(world: Any) -> Iterator[None]:
         return str(kept.adopt(spool, header, frame, catalogue, **more))
 
     watching = replaced(
+        (replicate.journal.spool, "PART_BYTES", PART_BYTES),
+        (replicate.journal.spool_format, "PART_BYTES", PART_BYTES),
         (state_class, "acknowledged", acknowledged),
         (link_class, "send_batch", send_batch),
         (link_class, "send_large", send_large),

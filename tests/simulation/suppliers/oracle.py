@@ -186,7 +186,8 @@ class Site:
 
     def _note_lost(self, key: Any, row: Row, change: RowChanged, written: Written) -> None:
         past = self._pasts[written.origin, written.origin_seqno]
-        stamps = (one for one in row.all_stamps() if one.origin)
+        own = written.origin, written.origin_seqno
+        stamps = (one for one in row.all_stamps() if one.origin and (one.origin, one.origin_seqno) != own)
         unseen = frozenset(one for one in stamps if past.get(one.origin, 0) < one.origin_seqno)
         stamp = Stamp(written.csn, written.origin, written.origin_seqno)
         self.lost += [(self.seqno, key, one) for one in lost(row, change, stamp, GROUPS, unseen)]
@@ -223,6 +224,8 @@ class SupplierOracle:
         self.submitted: dict[int, Sequence[Any]] = {}
         self.spooled: dict[tuple[int, int], int] = {}
         """Of large transactions: (origin, token) -> what its writer calls it."""
+        self._larges: dict[tuple[int, int, int], int] = {}
+        """Of those that were met: origin, its number, chain -> the same."""
         self.acknowledged: dict[str, set[int]] = {name: set() for name in regions}
         """Those of which a writer was told that they are committed, and which no crash since may have taken."""
         self.were_turned_back: set[str] = set()
@@ -279,7 +282,10 @@ class SupplierOracle:
                 found += changes[place : place + 4]
         by = 0
         if large := large_commit_of(body):
-            by = self.spooled[origin, large[0]]
+            name = origin, origin_seqno, chain
+            by = self._larges.get(name, 0)  # where it was merged, its parts are others
+            if not by:
+                by = self._larges[name] = self.spooled[origin, large[0]]
             found = list(self.submitted[by])
         elif found:
             by = max((self._by(*found[place : place + 4]) for place in range(0, len(found), 4)), default=0)
