@@ -44,7 +44,8 @@ def list_() -> int:
 def _wait(one: LostSeen) -> str:
     if one.sent_to:
         return f"{one.transactions} sent to {one.sent_to}"
-    return f"{one.waiting} of {one.transactions} wait"
+    there = f"; {one.in_history} are in this history already, and need nothing" if one.in_history else ""
+    return f"{one.waiting} of {one.transactions} wait{there}"
 
 
 @lost.command()
@@ -153,7 +154,7 @@ def settle(file: Path, yes: bool) -> None:
 
     opened, path = open_instance(LOOKS), file.absolute()
     with LostReader(path):
-        seen = look_at_file(path)
+        seen = look_at_file(path, opened.path)
     confirm(f"{seen.waiting} of {seen.transactions} transactions in {path} have not been applied", yes=yes)
     settled = Settled.of(path)  # wherever it was begun: nothing is applied
     settled.instance = settled.instance or str(uuid.UUID(bytes=opened.content.uuid))

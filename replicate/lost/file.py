@@ -3,8 +3,10 @@
     {"format": 1, "cause": …, "role": …, "instance": …, "uuid": …, "network": …, "incarnation": …, "from": …, "to": …,
      "peers": [{"name": …, "acknowledged_seqno": …} …], "common": N (of a rollback), "written": TIME}
     a line for each transaction, as `journal show --json` prints it; the parts of a large one are lines after it
-    {"transactions": COUNT, "data": COUNT, "unreadable": [{"from": …, "to": …, "why": …} …], "xxh3": HASH OF ALL BEFORE}
-                            "data": how many of them carry data; older releases did not count them
+    {"transactions": COUNT, "data": COUNT, "origins": [[ORIGIN, DATA, FIRST, LAST] …],
+     "unreadable": [{"from": …, "to": …, "why": …} …], "xxh3": HASH OF ALL BEFORE}
+                            "data": how many of them carry data; older releases did not count them, nor had "origins":
+                            of each origin its data, and its first and its last one: [SEQNO, ORIGIN SEQNO, CHAIN]
 
 Guarantees: under its name it is whole and durable, its directory too; a file that is there is never replaced. After a
 failure nothing of it is left; a killed writer may leave its half under another name (PART_SUFFIX). One writer at a
@@ -136,7 +138,7 @@ def _write(
     transactions: Iterable[ShownTransaction],
     unreadable: Callable[[], Iterable[dict[str, Any]]],
 ) -> tuple[int, tuple[dict[str, Any], ...]]:
-    digest, count, data = xxh3_64(), 0, 0
+    digest, count, origins = xxh3_64(), 0, dict[str, list[Any]]()
 
     def put(facts: dict[str, Any]) -> None:
         line = (json.dumps(facts) + "\n").encode()
@@ -147,15 +149,28 @@ def _write(
     put({**head.facts(), "written": now})
     for one in transactions:
         put(asdict(one))
-        count += one.kind != Kind.PART.name
-        data += one.kind in DATA_KINDS
+        if one.kind == Kind.PART.name:
+            continue
+        count += 1
+        if one.kind in DATA_KINDS:
+            place = [one.seqno, one.origin_seqno, one.chain]
+            known = origins.setdefault(one.origin, [0, place, place])
+            known[0], known[2] = known[0] + 1, place
     left_out = tuple(unreadable())
-    file.write((json.dumps(_last(count, data, left_out, digest.hexdigest())) + "\n").encode())
+    file.write((json.dumps(_last(count, origins, left_out, digest.hexdigest())) + "\n").encode())
     return count, left_out
 
 
-def _last(count: int, data: int, unreadable: tuple[dict[str, Any], ...], digest: str) -> dict[str, Any]:
-    return {"transactions": count, "data": data, "unreadable": list(unreadable), "xxh3": digest}
+def _last(
+    count: int, origins: dict[str, list[Any]], unreadable: tuple[dict[str, Any], ...], digest: str
+) -> dict[str, Any]:
+    return {
+        "transactions": count,
+        "data": sum(known[0] for known in origins.values()),
+        "origins": [[origin, *known] for origin, known in origins.items()],
+        "unreadable": list(unreadable),
+        "xxh3": digest,
+    }
 
 
 def place(aside: Path, path: Path) -> Path:

@@ -1,19 +1,27 @@
 """Which transactions of a lost file the history of this instance has: they were never lost here, or not any more.
 
+`find_in_history` reads the journal, for who applies; `standing` and `stands` look at single places of it, for who only
+tells: a chain hash covers all that its origin wrote before, so the last one that stands proves the others.
+
 A file may have such ones: a rollback was killed before it undid anything, and the role was taken back, or it went back
 less far the second time; a peer had more than it could say.
 
 Guarantees: what is told to be there stands in the journal under the same number of the same origin, with the same chain
 hash, which covers all that this origin wrote before it. Of what was pruned nothing is told but that. The journal is
-read only where the vector says that it has such numbers.
+read only where the vector says that it has such numbers. A look takes no lock and raises nothing; it counts only what
+stands under its own number, and while a rollback is under way nothing at all.
 Refuses to know: what becomes of them (apply.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from bisect import bisect_left
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from replicate.door.recovery.opening import ROLLBACK_MARKER
+from replicate.errors import ReplicateError
 from replicate.journal.chain import Chain
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.walk import walk
@@ -51,3 +59,34 @@ def find_in_history(chain: Chain, position: Position, wanted: Collection[LostTra
     finally:
         reader.close()
     return InHistory(there, frozenset(one.seqno for one in sought.values()))
+
+
+def stands(instance_path: Path, origin: str, seqno: int, origin_seqno: int, chain: str) -> bool:
+    """Whether the journal of the instance in that directory has that very transaction (as a lost file names it) under
+    that number. One that cannot be read has not."""
+    if (instance_path / ROLLBACK_MARKER).exists():
+        return False  # of what the journal has, regions may have been taken back
+    try:
+        reader = ChainReader(Chain(instance_path / "journal"), seqno)
+        try:
+            found = reader.read(1, seqno)
+        finally:
+            reader.close()
+        if found is None:
+            return False
+        _, head = next(walk(found.commit_frame if isinstance(found, LargeTransaction) else found.data))
+        return (head.origin, head.origin_seqno, head.chain) == (int(origin, 16), origin_seqno, int(chain, 16))
+    except (ReplicateError, ValueError, StopIteration):
+        return False
+
+
+def standing(instance_path: Path, data: Iterable[LostTransaction]) -> set[int]:
+    """The numbers of those of a file's transactions that stand in that journal."""
+    by_origin: dict[str, list[LostTransaction]] = {}
+    for one in data:
+        by_origin.setdefault(one.origin, []).append(one)
+
+    def is_missing(one: LostTransaction) -> bool:
+        return not stands(instance_path, one.origin, one.seqno, one.origin_seqno, one.chain)
+
+    return {one.seqno for found in by_origin.values() for one in found[: bisect_left(found, True, key=is_missing)]}

@@ -110,11 +110,12 @@ def test_what_an_earlier_file_is_enough_for(tmp_path: Path, wanted: LostHead, fo
 def test_one_of_which_a_byte_is_not_as_it_was_is_none(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl")
     data = path.read_bytes()
+    origins = json.loads(data.splitlines()[-1])["origins"]
     for at in range(0, len(data), 7):
         path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         if find_lost([path], HEAD) is not None:
             last = json.loads(path.read_bytes().splitlines()[-1])  # its counts are for people, and for `status`
-            assert (last["transactions"], last.get("data")) != (5, 5)
+            assert (last["transactions"], last.get("data"), last.get("origins")) != (5, 5, origins)
     for end in range(0, len(data), 5):
         path.write_bytes(data[:end])
         assert find_lost([path], HEAD) is None

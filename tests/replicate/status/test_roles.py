@@ -84,7 +84,7 @@ def test_lost_transactions_wait_until_they_are_applied_or_given_up(sites: Sites,
 
 def test_on_the_primary_the_commands_are_its_own(sites: Sites) -> None:
     path = sites.primary.path.with_name(f"{sites.primary.path.name}-lost-1-1.jsonl")
-    path.write_text('{"format": 1}\n{"transactions": 1, "data": 1}\n')
+    path.write_text('{"format": 1}\n{"transactions": 1, "data": 1, "origins": []}\n')
     (finding,) = found(sites.primary)
     assert finding.text.startswith("1 transaction waits in a lost file")
     assert [one[1] for one in words(finding.do)] == [str(sites.primary.path)] * 2
