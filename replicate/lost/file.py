@@ -21,13 +21,13 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
 from xxhash import xxh3_64
 
-from replicate.audit.show import ShownTransaction
+from replicate.audit.show import ShownTransaction, document
 from replicate.journal.record import CHANGES_BEGIN, LARGE_BEGINS
 from replicate.limits import KIB, MIB
 from replicate.model.transaction import Kind
@@ -148,7 +148,7 @@ def _write(
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     put({**head.facts(), "written": now})
     for one in transactions:
-        put(asdict(one))
+        put(document(one))
         if one.kind == Kind.PART.name:
             continue
         count += 1
