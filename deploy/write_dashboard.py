@@ -120,6 +120,8 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                   about=METRICS["dualsite_compared_seconds"].help),
             Panel("It was equal", (("compared_equal_state", "with {{other}}, " + WHO),),
                   about=METRICS["dualsite_compared_equal_state"].help),
+            Panel("Partitions are here", (("partition_here_state or vector(1)", "{{partition}} " + WHO),),
+                  about=METRICS["dualsite_partition_here_state"].help),
             Panel("Certificates end in", (("certificate_expires_seconds", "{{file}} " + WHO),), "s",
                   about=METRICS["dualsite_certificate_expires_seconds"].help),
         ),

@@ -463,7 +463,7 @@ class SourceState:
 
     def metrics(self) -> dict[str, Any]:
         """The figures for Prometheus."""
-        return self.measured(self.known_of_source())
+        return {**self.measured(self.known_of_source()), "partition_here": self.instance.content.partitions_here}
 
     def why_not_ready(self) -> str:
         """ "" while a source streams to it, and has said lately where it stands; else the state."""

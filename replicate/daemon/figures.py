@@ -165,6 +165,8 @@ _TABLE: Final = (
            "every metric", "disk_free_bytes"),
     Figure("disk_fill", "ratio", "gauge", "How full the disk of the journal is, 0 to 1.",
            "every metric", "disk_fill_ratio"),
+    Figure("partition_here", "state", "gauge", "1 when the rows of that partition, which is wanted, are here.",
+           "receiver metric", "partition_here_state", label="partition"),
     Figure("compared_s", "seconds", "gauge", "Seconds since the last compare with another instance.",
            "every metric", "compared_seconds", label="other"),
     Figure("compared_equal", "state", "gauge", "1 when that compare has found no difference.",

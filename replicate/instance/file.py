@@ -310,6 +310,15 @@ class InstanceFile:
         return self.holds(definition.partition) and (definition.region, definition.table) not in self.held_rows
 
     @property
+    def partitions_here(self) -> dict[str, int] | None:
+        """By the names of the partitions that are wanted here: 1 where their rows are here, 0 where they are not yet;
+        None on an instance that has all."""
+        if self.held is None:
+            return None
+        numbers = {*self.held, *(self.partitions.names if self.subscription is None else self.subscription)}
+        return {self.partitions.name(one): int(self.holds(one)) for one in sorted(numbers) if self.wants(one)}
+
+    @property
     def told_held(self) -> str:
         """The end of a sentence about a secondary that has some partitions, or some rows of a table, only; "" for any
         other."""

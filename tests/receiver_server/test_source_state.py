@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,10 @@ import trio
 from receiver_server.position import ReceivedParts, Reference
 from receiver_server.returning import Returning
 from receiver_server.source_state import ServedConnection, SourceState
+from replicate.admin.partitions import create
 from replicate.daemon.daemon import DaemonContext
+from replicate.daemon.figures import page
+from replicate.instance.instance import Instance
 from replicate.model.clock_skew import PeerClock
 from replicate.model.vector import Position, SynchronizationVector
 from replicate.pool.receive_pool import ReceivePool
@@ -57,6 +61,27 @@ async def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     made = SourceState(context, instance, pool, Returning(context, instance))
     yield made
     made.close()
+
+
+async def test_partitions_that_are_here_are_a_figure_of_each(source: SourceState, tmp_path: Path) -> None:
+    """Where some are wanted only; a secondary with all has none."""
+    instance = Instance.create(tmp_path / "west", role="secondary", name="west", network=b"n" * 16)
+    source.instance = instance
+
+    def told() -> list[str]:
+        lines = page("receiver", source.metrics, {"daemon": "receiver"}).decode().splitlines()
+        return [line.partition("{")[2] for line in lines if line.startswith("dualsite_partition_here_state{")]
+
+    assert told() == []
+    for name in ("sales", "stock"):
+        create(instance, name)
+    assert told() == []
+    instance.change_subscription(lambda now: replace(now, wanted=(1, 2), held=(1,)))
+    assert told() == ['daemon="receiver",partition="DEFAULT"} 1.0', 'daemon="receiver",partition="sales"} 0.0']
+    instance.change_subscription(lambda now: replace(now, wanted=None, held=(1, 3)))
+    assert [line.rpartition("=")[2] for line in told()] == ['"DEFAULT"} 1.0', '"sales"} 0.0', '"stock"} 1.0']
+    instance.change_subscription(lambda now: replace(now, held=None))
+    assert told() == []
 
 
 def served(source: SourceState) -> Served:

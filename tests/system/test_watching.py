@@ -36,6 +36,7 @@ PROMETHEUS_OWN = {"up"}
 WITH_TLS_ONLY = {"dualsite_certificate_expires_seconds"}
 ON_REFUSAL_ONLY = {"dualsite_refused_connections_total"}
 ON_SUPPLIERS_ONLY = {"dualsite_merged_total", "dualsite_lost_total"}  # test_suppliers.py
+WITH_PARTITIONS_ONLY = {"dualsite_partition_here_state"}  # receiver_server/test_source_state.py
 
 Figures = dict[str, list[tuple[dict[str, str], float]]]
 
@@ -98,7 +99,7 @@ def test_every_figure_of_the_table_is_served_and_true(street: Street) -> None:
         assert found["dualsite_journal_bytes"][0][1] > 0
         wait_until(lambda at=instance, of=daemon: get(street, at, of, "/readyz") == (200, "ready\n"))  # type: ignore[misc]
         assert get(street, instance, daemon, "/livez") == (200, "alive\n")
-    assert served | WITH_TLS_ONLY | ON_REFUSAL_ONLY | ON_SUPPLIERS_ONLY == METRICS.keys()
+    assert served | WITH_TLS_ONLY | ON_REFUSAL_ONLY | ON_SUPPLIERS_ONLY | WITH_PARTITIONS_ONLY == METRICS.keys()
     places = figures(street, street.primary, "source-secondary")["dualsite_read_transactions_total"]
     read = {labels["place"]: number for labels, number in places}
     assert read["pool"] + read["files"] >= 1

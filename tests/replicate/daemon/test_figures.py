@@ -101,7 +101,10 @@ def paused(consumer: ConsumerState) -> None:
 
 async def receiver(change: Callable[[SourceState], None], pool: Any, directory: Path) -> dict[str, Any]:
     context, log = context_of("receiver")
-    instance = cast(Any, SimpleNamespace(path=Path("/there"), run_directory=directory, is_supplier=False))
+    content = SimpleNamespace(partitions_here=None)
+    instance = cast(
+        Any, SimpleNamespace(path=Path("/there"), run_directory=directory, is_supplier=False, content=content)
+    )
     source = SourceState(context, instance, pool, Returning(context, instance))
     change(source)
     source.tell()
@@ -170,8 +173,9 @@ UNUSED = {
     *("filter", "filter_error"),
     *("patrol", "patrol_verified_rows", "patrol_age_s", "patrol_passed", "patrol_different"),
     *("merged_total", "lost_total"),
+    "partition_here",
 }
-"""What nobody says who has no filter, has not heard of the patrol, or is no supplier."""
+"""What nobody says who has no filter, has not heard of the patrol, is no supplier, or has all partitions."""
 
 
 @pytest.mark.parametrize("daemon", ["source", "receiver", "update"])
