@@ -1,15 +1,14 @@
 """Which transactions of a lost file the history of this instance has: they were never lost here, or not any more.
 
-`find_in_history` reads the journal, for who applies; `standing` and `stands` look at single places of it, for who only
-tells: a chain hash covers all that its origin wrote before, so the last one that stands proves the others.
+`find_in_history` reads the journal, for an apply; `stands` and `standing` look at single places of it, for a list or a
+status: a chain hash covers all that its origin wrote before.
 
 A file may have such ones: a rollback was killed before it undid anything, and the role was taken back, or it went back
-less far the second time; a peer had more than it could say.
+less far the second time.
 
-Guarantees: what is told to be there stands in the journal under the same number of the same origin, with the same chain
-hash, which covers all that this origin wrote before it. Of what was pruned nothing is told but that. The journal is
-read only where the vector says that it has such numbers. A look takes no lock and raises nothing; it counts only what
-stands under its own number, and while a rollback is under way nothing at all.
+Guarantees: what is told to be there stands in the journal with the same number of the same origin and the same chain
+hash. Of what was pruned nothing is told but that. A look takes no lock and raises nothing; it counts only what has its
+own number here, and nothing at all while a rollback is under way.
 Refuses to know: what becomes of them (apply.py).
 """
 

@@ -21,10 +21,13 @@ from typing import Any, Final, NoReturn
 from replicate.audit.parts import ChainPart, parts_of
 from replicate.audit.stretches import Stretch
 from replicate.errors import (
+    DamagedError,
     GapError,
     InternalError,
     JournalMissingError,
     NotFoundError,
+    ReplicateError,
+    TryAgainError,
     WrongNetworkError,
 )
 from replicate.journal.chain import Chain
@@ -217,6 +220,22 @@ class Journals:
                             where=chain.directory,
                             expected=reader.next_seqno,
                         )
+
+    def refuse_taken_back(self, error: DamagedError) -> None:
+        """TryAgainError instead of `error` when one of them ends before it did: its instance went back to a common
+        point while it was read, so nothing in it is damaged."""
+        for chain, (_, whole) in zip(self.chains, self._ends, strict=True):
+            try:
+                end = max(_end(part)[1] for part in parts_of(chain.directory)) if chain.is_newest else whole
+            except ReplicateError:
+                continue
+            if end < whole:
+                raise TryAgainError(
+                    f"the journal was taken back to transaction {end} while it was read, and went up to {whole} before",
+                    where=chain.directory,
+                    do=f"What is here beyond {end} is taken back, too, once this instance meets the primary of now: "
+                    "replicate -i INSTANCE rollback",
+                ) from error
 
     def plan(self, first_seqno: int, last_seqno: int, *, archived_first: bool) -> list[Span]:
         """Where each number of a range is read from, from now on: `read` and `spans` follow it. So the process that

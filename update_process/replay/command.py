@@ -14,11 +14,13 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from replicate.daemon.files import DaemonFiles
 from replicate.door.recovery.opening import close_door, require_seeded
+from replicate.door.recovery.recovery import LOCK_TIMEOUT_S
 from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.filters.content import read_content
@@ -30,6 +32,7 @@ from replicate.journal.chain import Chain
 from replicate.settings.load import FILE_NAME as SETTINGS
 from replicate.settings.load import load
 from replicate.system.failpoint import hit
+from replicate.system.locks import FileLock
 from replicate.system.os_errors import io_error
 from replicate.transfer.seed.install import seed_lock
 from update_process.replay.apply import Progress, Told
@@ -38,7 +41,7 @@ from update_process.replay.backlog import Journals, Span, journal_directory, req
 from update_process.replay.run import Engine, Replay, Source, Summary, local_engine, silent
 
 if TYPE_CHECKING:
-    from update_process.replay.archive.archive import Archived, Step
+    from update_process.replay.archive.archive import Archive, Archived, Step
 
 SparkSessions = Callable[[], AbstractContextManager[Any]]
 DAEMONS: Final = (("update", "Update Process"), ("receiver", "Receiver Server"))
@@ -188,9 +191,10 @@ def replay_locked(
     verify: bool = False,
     dry_run: bool = False,
     goes_on_by: str = "",
+    is_of_packets: bool = False,
 ) -> Summary:
     """The same for one who has stopped the daemons, and holds the seed's lock, the stage and `one_session`.
-    `goes_on_by`: as `Replay`."""
+    `goes_on_by`, `is_of_packets`: as `Replay`."""
     target = target_seqno(journals, last_seqno)
     with apply_session(instance) as session:
         done = session.position.last_seqno
@@ -207,6 +211,7 @@ def replay_locked(
             dry_run=dry_run,
             told=heard,
             goes_on_by=goes_on_by,
+            is_of_packets=is_of_packets,
         )
         with no_collector():
             summary = run.run(target)
@@ -338,9 +343,11 @@ def archive_journal(
     verify: bool = False,
     reached: int = 0,
     told: Callable[[Step], None],
+    note: Callable[[Archive, Chain, int], None] | None = None,
 ) -> Archived:
-    """Archive the sealed segments of the journal (or instance) at `path`. What `Archive.add` and `verify` raise, and
-    UsageError where the archive would be in the journal's own directory: a replay takes that for one of the two."""
+    """Archive the sealed segments of the journal (or instance) at `path`. `note` is told then up to where the archive
+    reaches. What `Archive.add`, `verify` and `note` raise, and UsageError where the archive would be in the
+    journal's own directory: a replay takes that for one of the two."""
     chain = Chain(journal_directory(path))
     place = local_path(archive_uri(uri))
     if place is not None and place.resolve() == Path(chain.directory).resolve():
@@ -353,6 +360,8 @@ def archive_journal(
         done = archive.add(chain, clean=clean, reached=reached, told=told)
         if verify:
             archive.verify()
+        if note is not None:
+            note(archive, chain, done.last_seqno)
         return done
 
 
@@ -376,10 +385,29 @@ def archive_instance(
         )
     is_it = bool(configured) and archive_uri(uri or configured) == archive_uri(configured)
     reached = (archived_seqno(instance) or 0) if is_it else 0
-    done = archive_journal(
-        instance.path, uri or configured, spark=spark, clean=clean, verify=verify, reached=reached, told=told
+    return archive_journal(
+        instance.path,
+        uri or configured,
+        spark=spark,
+        clean=clean,
+        verify=verify,
+        reached=reached,
+        told=told,
+        note=partial(_note_archived, instance) if is_it else None,
     )
-    if is_it:
+
+
+def _note_archived(instance: Instance, archive: Archive, chain: Chain, last_seqno: int) -> None:
+    """Have pruning learn it, unless a rollback has taken the journal back meanwhile: that has lowered the number, and
+    what comes in the place of what it took back is in no archive. DivergedError names that."""
+    while True:
+        instance.reload()
+        incarnation = instance.content.incarnation
+        archive.require_link(chain)
         hit("archive.before_note")
-        note_archived(instance, done.last_seqno)
-    return done
+        with closing(FileLock(instance.locks_directory / "commit.lock")) as lock:
+            lock.acquire(LOCK_TIMEOUT_S, what="the commit lock")
+            instance.reload()
+            if instance.content.incarnation == incarnation:  # a rollback raises it under that lock
+                note_archived(instance, last_seqno)
+                return

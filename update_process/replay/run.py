@@ -152,6 +152,8 @@ class Replay:
     told: Told = silent
     goes_on_by: str = ""
     """In a rebuild: what goes on from where a failure has left it."""
+    is_of_packets: bool = False
+    """Who made them has left out the rows that never leave its instance, as a Source Server does; no journal has."""
     keys_max: int = PIECE_KEYS_MAX
     bytes_max: int = PIECE_BYTES_MAX
     _routes: Routes = field(init=False)
@@ -168,12 +170,13 @@ class Replay:
         """Replay up to `last_seqno`, which the journals hold. While a compare or a digest holds the instance at a
         number, nothing is committed beyond that.
 
-        Raises GapError, DivergedError, ConflictError (both images are in the conflict file), other DamagedErrors and
-        the machine's errors: the secondary then stands at the end of a piece.
+        Raises GapError, DivergedError, TryAgainError (a journal was taken back meanwhile), ConflictError (both images
+        are in the conflict file), other DamagedErrors and the machine's errors: the secondary then stands at the end of
+        a piece.
         """
         began_s = time.monotonic()
         self._routes = Routes(self.session)
-        self._routes.is_replay = True
+        self._routes.is_replay = not self.is_of_packets
         self._position = self.session.position
         self._points = dict(self._position.chains)
         first = self._position.last_seqno + 1
@@ -189,9 +192,14 @@ class Replay:
         except BaseException as error:
             self._drop_piece()
             self.session.rollback()
+            try:
+                if isinstance(error, DamagedError):
+                    self.journals.refuse_taken_back(error)
+            except ReplicateError as taken_back:
+                error = taken_back
             if isinstance(error, ReplicateError) and not isinstance(error, OutcomeUnknownError) and not self.dry_run:
                 raise self._standing(error) from error
-            raise
+            raise error
         finally:
             self._gate.close()
         self._summary.seconds = round(time.monotonic() - began_s, 3)

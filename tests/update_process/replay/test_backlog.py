@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from replicate.errors import GapError, JournalMissingError
+from replicate.errors import GapError, JournalMissingError, TryAgainError
 from replicate.journal.chain import Chain
 from replicate.journal.record import FrameBatch
 from replicate.system import failpoint
@@ -215,3 +215,19 @@ def test_a_journal_mounted_read_only_is_read(scene: Scene, monkeypatch: pytest.M
     journals = Journals([scene.journal], scene.pair.primary.content.network, stage=scene.stage)
     journals.plan(1, scene.last_seqno, archived_first=False)
     assert scene.read(journals, 1, scene.last_seqno) == list(range(1, scene.last_seqno + 1))
+
+
+def test_a_journal_that_ends_before_it_did_was_taken_back(scene: Scene) -> None:
+    """One that is damaged, or grows, was not."""
+    error = GapError("something is wrong")
+    journals = Journals([scene.journal], scene.pair.primary.content.network)
+    journals.refuse_taken_back(error)
+    last = sorted(scene.journal.glob("*.journal"))[-1]
+    whole = last.read_bytes()
+    last.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    journals.refuse_taken_back(error)
+    last.unlink()
+    with pytest.raises(TryAgainError, match=f"taken back to transaction {scene.sealed} while it was read") as caught:
+        journals.refuse_taken_back(error)
+    assert f"went up to {scene.last_seqno} before" in caught.value.what
+    assert caught.value.__cause__ is error

@@ -31,6 +31,7 @@ from replicate.errors import (
     GapError,
     JournalMissingError,
     NotFoundError,
+    TryAgainError,
     WrongInstanceError,
     WrongNetworkError,
 )
@@ -131,6 +132,21 @@ def _chains_behind(segment: SegmentFile) -> dict[int, tuple[int, int]]:
     return dict(scan(segment.fd, begin, segment.header.first_seqno, chains=known.chains, path=segment.path).chains)
 
 
+def _check_of(chain: Chain, first_seqno: int) -> int:
+    """What no other segment has, though it may begin with the same number."""
+    with chain.open(first_seqno) as segment:
+        return segment.header.check
+
+
+def _is_taken_back(chain: Chain, following: int, check: int) -> bool:
+    """Whether the segment `following` is not the one any more that had that `check`. A rollback takes the last ones
+    first: while that one stands, nothing before it was cut. What was pruned was not taken back."""
+    numbers = chain.first_seqnos()
+    if following in numbers:
+        return _check_of(chain, following) != check
+    return not numbers or numbers[0] < following
+
+
 def write_counted(frame: Any, uri: str) -> int:
     """Write a DataFrame as Parquet; how many rows its tasks have written, seen or not."""
     from pyspark.sql import Observation
@@ -165,10 +181,11 @@ class Archive:
         where it is known to have come before.
 
         NotFoundError (nothing is there, and it had come somewhere: begun again where its disk is not mounted, it would
-        let go of segments that the archive itself then lacks), WrongNetworkError and WrongInstanceError (another
-        journal's archive), JournalMissingError (segments between the archive and the journal were pruned),
-        DivergedError (the journal does not go on where the archive ends: it was restored from an older copy), BusyError
-        (another run), what reading segments and `ranges` raise. What was finished stays.
+        let go of segments that the archive itself then lacks), WrongNetworkError and WrongInstanceError
+        (another journal's archive), JournalMissingError (segments between the archive and the journal were
+        pruned), DivergedError (the journal does not go on where the archive ends: it was restored from an older
+        copy, or taken back), BusyError (another run), TryAgainError (it was taken back meanwhile), what reading
+        segments and `ranges` raise. What was finished stays.
         """
         if reached and not self._files.names(FOLDER):
             raise NotFoundError(
@@ -195,7 +212,7 @@ class Archive:
                 do="What is between was pruned before it was archived: begin another archive",
             )
         if known:
-            self._check_link(known[-1], chain, numbers)
+            self._require_link(known[-1], chain)
         cleaned = self._clean() if clean or self._files.keeps_out else 0
         done: list[Range] = []
         places = [at for at, first in enumerate(numbers[:-1]) if first >= next_seqno]
@@ -245,12 +262,17 @@ class Archive:
                 do="Give each instance's journal an archive of its own",
             )
 
-    def _check_link(self, last: Range, chain: Chain, numbers: list[int]) -> None:
+    def require_link(self, chain: Chain) -> None:
+        """DivergedError when `chain` does not go on where the archive ends. An empty one fits each."""
+        if known := self.ranges():
+            self._require_link(known[-1], chain)
+
+    def _require_link(self, last: Range, chain: Chain) -> None:
         """Was the next segment written behind the last one in the archive? Its head alone does not tell: a machine that
         was put back to a snapshot may have written that segment's end, and all that follows, once more."""
         copy = last.segments[-1]
         link = None
-        if last.last_seqno + 1 in numbers:
+        if last.last_seqno + 1 in chain.first_seqnos():
             with chain.open(last.last_seqno + 1) as segment:
                 header = segment.header
                 link = header.previous_first_seqno, header.previous_check, dict(segment.read_catalogue()[0].chains)
@@ -262,16 +284,27 @@ class Archive:
             raise DivergedError(
                 f"the archive ends with transaction {last.last_seqno}, and the journal does not go on from there",
                 where=f"{chain.directory}; {self.uri}",
-                do="The journal is a restored copy, or was begun again: begin another archive",
+                do="The journal is a restored copy, was taken back, or was begun again: begin another archive",
             )
 
     def _write(self, chain: Chain, network: str, instance: str, bounds: list[tuple[int, int]]) -> Range:
         name = range_name(bounds[0][0], bounds[-1][1])
         place = name if self._files.keeps_out else f"{name}-{uuid.uuid4().hex[:16]}"
+        following = bounds[-1][1] + 1
+        check = _check_of(chain, following)
         try:
-            made = self._made(chain, network, instance, bounds, place)
-            hit("archive.before_manifest")
-            self._require_there(made)
+            try:
+                made = self._made(chain, network, instance, bounds, place)
+                hit("archive.before_manifest")
+                self._require_there(made)
+            finally:
+                if _is_taken_back(chain, following, check):  # what was read may have been cut before that
+                    raise TryAgainError(
+                        f"the journal was taken back while {bounds[0][0]} to {following - 1} were archived: nothing "
+                        "of them is in the archive",
+                        where=chain.directory,
+                        do="Give the same command",
+                    )
         except BaseException:
             self._withdraw(place)
             raise
