@@ -468,8 +468,8 @@ def recover(target: str, number: int | None, receipt: str | None) -> None:
     if receipt is not None:
         inbox = look(opened, [Path(_one(receipt))], time.time())
         errors: list[ReplicateError] = list(inbox.refused)
-        waiting = read_epochs(opened.consumers_directory).waiting
-        heard, refused = take_words(opened, inbox.packets, waiting, is_newest=True)
+        before = read_epochs(opened.consumers_directory)
+        heard, refused = take_words(opened, inbox.packets, before.waiting, is_newest=True, lacking=before.lacking)
         errors += [error for _, error in refused]
         if errors:
             raise errors[0]

@@ -58,6 +58,7 @@ _KINDS: Final = (
         "PACKET_UNCONFIRMED", "warning", "A peer that gets packets has not confirmed one for confirm_within_s."
     ),
     FindingKind("PACKET_WAITS", "warning", "Packets are here that cannot be applied before others, which are missing."),
+    FindingKind("PACKET_GAP", "warning", "A packet before those that wait here is missing: it is late, or lost."),
     FindingKind("REGION_BUSY", "info", "A region is locked at this moment, so its position was not read."),
     FindingKind("WAL_PINNED", "warning", "A long reader keeps a region's WAL from being checkpointed, and it grows."),
     FindingKind("SEED_INCOMPLETE", "error", "The secondary holds only a part of its seed."),

@@ -35,7 +35,11 @@ def look_at_packets(
         do = error.do or "mend that; then replicate -i INSTANCE status"
         problems.append(Finding("CONSUMER_UNREADABLE", str(error), do))
         return ()
-    problems += _findings(instance, [text for text, last in epochs.waiting if last > last_seqno], reports)
+    waiting = [text for text, last in epochs.waiting if last > last_seqno]
+    problems += _findings(instance, waiting, reports)
+    lacking = epochs.lacking
+    if waiting and lacking is not None and lacking.last_seqno > last_seqno:
+        problems.append(Finding("PACKET_GAP", lacking.what, lacking.do))
     return reports
 
 

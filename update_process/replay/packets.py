@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from replicate.door.recovery.opening import require_seeded
 from replicate.door.snapshot import door_of
@@ -25,6 +26,7 @@ from replicate.model.vector import U64_MAX, Position
 from replicate.pool import control as word
 from replicate.system.failpoint import hit
 from replicate.system.os_errors import io_error
+from replicate.transfer.packet.epochs import LackingPacket
 from replicate.transfer.packet.excerpt import judge_excerpt
 from replicate.transfer.packet.export import LOCK_TIMEOUT_S, packets_lock
 from replicate.transfer.packet.format import PacketSummary
@@ -82,6 +84,7 @@ def import_packets(
                 inbox.packets,
                 # A supplier cannot tell by its own number when such a packet is not waited for any more.
                 tuple((told_of(one), U64_MAX if instance.is_supplier else one.last_seqno) for one in waiting),
+                lacking=_lacking(gap),
             )
             done.errors += [error for _, error in refused]
             if remove:
@@ -156,7 +159,14 @@ def _apply(
         else:
             journals = Journals((), instance.content.network, stage=stage, segments=segments)
             done.replayed = replay_locked(
-                instance, journals, stage, get, last_seqno=order.seqno, dry_run=dry_run, told=told
+                instance,
+                journals,
+                stage,
+                get,
+                last_seqno=order.seqno,
+                dry_run=dry_run,
+                told=told,
+                is_of_packets=True,
             )
     if done.replayed is not None and not dry_run:
         done.seqno = order.seqno
@@ -202,13 +212,16 @@ def _remove(paths: Iterable[Path]) -> int:
 
 def _gap_error(instance: Instance, gap: PacketGap) -> PacketGapError:
     packet, first, last = gap.packet, gap.first_seqno, gap.last_seqno
+    facts: dict[str, Any] = {"packet": packet.number, "first_seqno": first, "last_seqno": last}
     which = f"packet {packet.number} of {packet.sender_name}"
     recover = f"there: replicate -i {packet.sender_name} packet recover --to {instance.name}"
     if gap.is_behind:
         what = f"{which} holds the beginning of the large transaction {first}, and the packet behind it is not here"
         do = f"Import that one. If it is lost, {recover} --number {packet.number}"
+        facts["is_behind"] = True
     else:
         missing = f"transactions {first} to {last}" if last > first else f"transaction {first}"
+        missing += _of_whom(instance, packet)
         missing = missing if last else f"the beginning of the large transaction {first}"
         what = f"{which} needs {missing}, not here yet"
         do = (
@@ -217,6 +230,23 @@ def _gap_error(instance: Instance, gap: PacketGap) -> PacketGapError:
             else f"Send a receipt (replicate -i {instance.named} packet export --to {packet.sender_name} --receipt), "
             f"then {recover} --receipt FILE"
         )
-    return PacketGapError(
-        what, where=str(instance.path), do=do, packet=packet.number, first_seqno=first, last_seqno=last
-    )
+    return PacketGapError(what, where=str(instance.path), do=do, **facts)
+
+
+def _of_whom(instance: Instance, packet: PacketSummary) -> str:
+    """The epochs that are lacking, by the origins that wrote them."""
+    here, names = _position(instance).vector, {one.key: one.instance for one in packet.origins}
+    told = [
+        f"{first} to {last} of {names.get(origin, f'origin {origin:08x}')}"
+        for origin in packet.base.vector.origins()
+        if (first := here.last(origin) + 1) <= (last := packet.base.vector.last(origin))
+    ]
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _lacking(gap: PacketGapError | None) -> LackingPacket | None:
+    """For `status`; None where no packet is lacking between others, and the one that follows has only not come yet."""
+    if gap is None or gap.facts.get("is_behind"):
+        return None
+    last_seqno = gap.facts.get("last_seqno")
+    return LackingPacket(gap.what, gap.do, last_seqno if isinstance(last_seqno, int) and last_seqno else U64_MAX)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from replicate.door.recovery.opening import require_seeded
 from replicate.door.snapshot import door_of
@@ -212,13 +212,13 @@ def _gap_error(instance: Instance, gap: VectorGap, names: dict[int, str]) -> Pac
             do = f"{before}. If {me} was restored, {do}"
         else:
             do = do[0].upper() + do[1:]
-    return PacketGapError(
-        what,
-        where=str(instance.path),
-        do=do,
-        packet=packet.number,
-        missing=[[one.origin, one.first, one.last] for one in gap.missing],
-    )
+    facts: dict[str, Any] = {
+        "packet": packet.number,
+        "missing": [[one.origin, one.first, one.last] for one in gap.missing],
+    }
+    if gap.is_behind:
+        facts["is_behind"] = True
+    return PacketGapError(what, where=str(instance.path), do=do, **facts)
 
 
 def _told(missing: Sequence[MissingRange], names: dict[int, str]) -> str:

@@ -64,11 +64,21 @@ class PacketExport:
 
 
 @dataclass(frozen=True, slots=True)
+class LackingPacket:
+    """Why packets wait: one before them is not here. `what` it would bring, and of whom; `do`: the command for the
+    other side; `last_seqno`: the last one of it by our own numbers, after which it is not lacking any more."""
+
+    what: str
+    do: str
+    last_seqno: int
+
+
+@dataclass(frozen=True, slots=True)
 class Epochs:
     """What this instance knows of all others. `last_number`: of its last packet. `origins`: by key, beside those that
     its own journal names. `waiting`: packets that are here and cannot be applied
     yet, by what they say they are, and the last transaction of each. `level`: by supplier the incarnation of ours that
-    it has met, and has brought all to that it had then."""
+    it has met, and has brought all to that it had then. `lacking`: the packet between others for which they wait."""
 
     replicas: Mapping[str, Replica] = field(default_factory=dict)
     exports: tuple[PacketExport, ...] = ()
@@ -76,6 +86,7 @@ class Epochs:
     origins: Mapping[int, OriginName] = field(default_factory=dict)
     waiting: tuple[tuple[str, int], ...] = ()
     level: Mapping[str, int] = field(default_factory=dict)
+    lacking: LackingPacket | None = None
 
     def of(self, name: str) -> Replica:
         """What is known of one; nothing, where it was never met."""
@@ -171,7 +182,7 @@ class Epochs:
     def without_places(self) -> Epochs:
         """As if nothing had been heard nor exported: what it was counted by is no more. The numbers of packets go
         on."""
-        return replace(self, replicas={}, exports=(), waiting=(), level={})
+        return replace(self, replicas={}, exports=(), waiting=(), level={}, lacking=None)
 
     def forgotten(self, name: str) -> Epochs:
         """Without a replica."""

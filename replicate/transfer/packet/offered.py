@@ -38,7 +38,7 @@ from replicate.security.signing import names_of, require_signed
 from replicate.security.tls_files import TlsFiles
 from replicate.settings.peer_authority import judge_receiver, judge_source, parse_allow
 from replicate.system.files import replace_file
-from replicate.transfer.packet.epochs import EpochRow, Epochs
+from replicate.transfer.packet.epochs import EpochRow, Epochs, LackingPacket
 from replicate.transfer.packet.export import certificate_of
 from replicate.transfer.packet.format import OriginName, PacketSummary
 from replicate.transfer.packet.read import PacketReader, packets_in
@@ -199,10 +199,11 @@ def take_words(
     waiting: tuple[tuple[str, int], ...],
     *,
     is_newest: bool = False,
+    lacking: LackingPacket | None = None,
 ) -> tuple[tuple[str, ...], tuple[tuple[Path, ReplicateError], ...]]:
-    """Note what the senders say of themselves, the newest word of each; and which packets wait. Of whom a word was
-    taken; and, of a peer whose past is not ours, its packet and the decision's own error. `is_newest`:
-    they count whatever was heard at a later time, by another clock."""
+    """Note what the senders say of themselves, the newest word of each; and which packets wait, and for which
+    other. Of whom a word was taken; and, of a peer whose past is not ours, its packet and the decision's own error.
+    `is_newest`: they count whatever was heard at a later time, by another clock."""
     newest: dict[str, Offered] = {}
     for one in packets:
         known = newest.get(one.summary.sender_name)
@@ -221,9 +222,10 @@ def take_words(
     def noted(epochs: Epochs) -> Epochs:
         for name, row in rows.items():
             epochs = epochs.heard(name, row, is_newest=is_newest)
-        return replace(epochs.named(origins), waiting=waiting)
+        return replace(epochs.named(origins), waiting=waiting, lacking=lacking)
 
-    if rows or waiting != read_epochs(instance.consumers_directory).waiting:
+    before = read_epochs(instance.consumers_directory)
+    if rows or (waiting, lacking) != (before.waiting, before.lacking):
         change_epochs(instance.consumers_directory, noted)
     if instance.is_supplier:
         _take_told(instance)

@@ -21,7 +21,7 @@ from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.instance import Instance
 from replicate.model.vector import Position, SynchronizationVector, pack_chains, unpack_chains
 from replicate.system.files import read_private, replace_file
-from replicate.transfer.packet.epochs import EpochRow, Epochs, PacketExport, Replica
+from replicate.transfer.packet.epochs import EpochRow, Epochs, LackingPacket, PacketExport, Replica
 from replicate.transfer.packet.format import OriginName
 
 FORMAT: Final = 1
@@ -54,6 +54,7 @@ def read_epochs(consumers_directory: Path) -> Epochs:
             {int(key): OriginName(int(key), *named) for key, named in facts["origins"].items()},
             tuple((str(text), int(last)) for text, last in facts["waiting"]),
             {str(name): int(met) for name, met in facts.get("level", {}).items()},
+            _lacking(facts.get("lacking")),
         )
     except FormatUnknownError:
         raise
@@ -83,7 +84,7 @@ def change_epochs(consumers_directory: Path, change: Callable[[Epochs], Epochs])
 
 
 def _packed(epochs: Epochs) -> bytes:
-    facts = {
+    facts: dict[str, Any] = {
         "format": FORMAT,
         "replicas": {
             name: {"heard": _row_facts(one.heard), "estimated": _row_facts(one.estimated)}
@@ -105,7 +106,11 @@ def _packed(epochs: Epochs) -> bytes:
         "last_number": epochs.last_number,
         "origins": {str(key): [one.instance, one.incarnation] for key, one in epochs.origins.items()},
         "waiting": [list(one) for one in epochs.waiting],
-    } | ({"level": dict(epochs.level)} if epochs.level else {})
+    }
+    if epochs.level:
+        facts["level"] = dict(epochs.level)
+    if (lacking := epochs.lacking) is not None:
+        facts["lacking"] = [lacking.what, lacking.do, lacking.last_seqno]
     return (json.dumps({"check": _digest(facts), **facts}) + "\n").encode()
 
 
@@ -130,6 +135,13 @@ def _row(facts: Any) -> EpochRow | None:
         return None
     vector, chains = SynchronizationVector.unpack(facts["vector"]), unpack_chains(facts["chains"])
     return EpochRow(Position(int(facts["seqno"]), vector, chains), int(facts["wall_ns"]))
+
+
+def _lacking(facts: Any) -> LackingPacket | None:
+    if facts is None:
+        return None
+    what, do, last_seqno = facts
+    return LackingPacket(str(what), str(do), int(last_seqno))
 
 
 def _export(facts: Any) -> PacketExport:

@@ -10,7 +10,7 @@ from replicate.instance.consumers import Consumer, write_consumer
 from replicate.model.findings import Finding
 from replicate.status.packets import look_at_packets
 from replicate.status.report import PacketsReport
-from replicate.transfer.packet.epochs import EpochRow, Epochs
+from replicate.transfer.packet.epochs import EpochRow, Epochs, LackingPacket
 from replicate.transfer.packet.store import NAME, change_epochs
 from tests.harness.packets import position, summary
 from tests.harness.pair import Pair
@@ -74,6 +74,20 @@ def test_packets_that_wait_until_a_line_has_brought_what_they_bring(pair: Pair) 
     _, (one,) = looked(pair, last=43)
     assert one.text == "1 packet cannot be applied yet: packet 4 of north"
     assert looked(pair, last=44)[1] == []
+
+
+def test_a_gap_until_a_line_has_closed_it(pair: Pair) -> None:
+    """Then the packets still wait for an import, and nothing is lacking."""
+    lacking = LackingPacket("packet 2 of north needs 21 to 30", "there: packet recover", 30)
+    change_epochs(
+        pair.primary.consumers_directory,
+        lambda known: Epochs(known.replicas, waiting=(("packet 2 of north", 40),), lacking=lacking),
+    )
+    _, problems = looked(pair, last=29)
+    assert [one.code for one in problems] == ["PACKET_WAITS", "PACKET_GAP"]
+    assert (problems[1].text, problems[1].do) == (lacking.what, lacking.do)
+    assert [one.code for one in looked(pair, last=30)[1]] == ["PACKET_WAITS"]
+    assert looked(pair, last=40)[1] == []
 
 
 def test_what_cannot_be_read_is_told(pair: Pair) -> None:

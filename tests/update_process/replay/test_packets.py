@@ -28,6 +28,7 @@ from replicate.errors import (
 )
 from replicate.instance.consumers import read_consumer, write_hold
 from replicate.instance.instance import Instance
+from replicate.model.findings import Finding
 from replicate.status.collect import collect
 from replicate.transfer.packet.export import packets_lock
 from replicate.transfer.packet.offered import Inbox, look
@@ -108,15 +109,31 @@ def test_a_gap_says_what_is_missing_and_how_to_get_it(pair: Pair) -> None:
     with pytest.raises(PacketGapError) as caught:
         take(pair.secondary, second, third)
     assert pair.last_seqno(pair.secondary) == stands
-    assert f"packet 2 of east needs transactions {stands + 1} to" in caught.value.what
+    exports = read_epochs(pair.primary.consumers_directory).exports
+    last = exports[0].last_seqno
+    vector = exports[1].base.position.vector
+    (origin,) = vector.origins()
+    epochs = f"{vector.last(origin) - (last - stands) + 1} to {vector.last(origin)} of east"
+    said = f"packet 2 of east needs transactions {stands + 1} to {last} ({epochs}), not here yet"
+    assert caught.value.what == said
     assert caught.value.do.endswith("packet recover --to west --number 1")
     (finding,) = [one for one in collect(pair.secondary).findings if one.code == "PACKET_WAITS"]
     assert "2 packets" in finding.text
+    (gap,) = gaps(pair)
+    assert (gap.severity, gap.text) == ("warning", said)
+    assert gap.do.endswith("there: replicate -i east packet recover --to west --number 1")
     with pytest.raises(PacketGapError):
         take(pair.secondary, first, third)
+    (gap,) = gaps(pair)
+    assert gap.text.startswith(f"packet 3 of east needs transactions {last + 1} to")
+    assert gap.do.endswith("--number 2")
     take(pair.secondary, first, second, third)
     assert_equal(pair)
-    assert not [one for one in collect(pair.secondary).findings if one.code == "PACKET_WAITS"]
+    assert not [one for one in collect(pair.secondary).findings if one.code in ("PACKET_WAITS", "PACKET_GAP")]
+
+
+def gaps(pair: Pair) -> list[Finding]:
+    return [one for one in collect(pair.secondary).findings if one.code == "PACKET_GAP"]
 
 
 @pytest.mark.slow

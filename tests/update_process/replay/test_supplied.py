@@ -246,13 +246,16 @@ def test_a_lost_packet_is_named_by_epochs_and_recovered(three: Suppliers) -> Non
     assert f"If it is lost, there: replicate -i a packet recover --to b --number {first.number}" in caught.value.do
     (finding,) = [one for one in collect(three.by["b"]).findings if one.code == "PACKET_WAITS"]
     assert f"packet {second.number} of a" in finding.text
+    (gap,) = [one for one in collect(three.by["b"]).findings if one.code == "PACKET_GAP"]
+    assert gap.text == caught.value.what
+    assert f"packet recover --to b --number {first.number}" in gap.do
     change_epochs(three.by["a"].consumers_directory, lambda known: known.recovered("b", first.number))
     (again,) = sent(three, "a", "b")
     take(three.by["b"], again, path)
     before = three.last_seqno("b")
     take(three.by["b"], lost, path)
     assert three.last_seqno("b") == before, "it does no harm when it turns up later"
-    assert not [one for one in collect(three.by["b"]).findings if one.code == "PACKET_WAITS"]
+    assert not [one for one in collect(three.by["b"]).findings if one.code in ("PACKET_WAITS", "PACKET_GAP")]
     level_by_packets(three)
     three.assert_converged()
 

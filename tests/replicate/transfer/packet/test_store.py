@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from replicate.errors import DamagedError, FormatUnknownError, UsageError
-from replicate.transfer.packet.epochs import EpochRow, Epochs
+from replicate.transfer.packet.epochs import EpochRow, Epochs, LackingPacket
 from replicate.transfer.packet.format import OriginName
 from replicate.transfer.packet.store import NAME, change_epochs, read_epochs
 from tests.harness.packets import ORIGIN, position, summary
@@ -47,6 +47,15 @@ def test_who_was_level_comes_back_and_costs_nothing_where_nobody_was(directory: 
     after = change_epochs(directory, lambda known: replace(known, level={"a": 3, "b": 2}))
     assert read_epochs(directory) == after
     assert (after.were_level(3), after.were_level(4)) == ({"a"}, set())
+
+
+def test_what_is_lacking_comes_back_and_costs_nothing_where_nothing_is(directory: Path) -> None:
+    change_epochs(directory, full)
+    assert "lacking" not in json.loads((directory / NAME).read_text())
+    lacking = LackingPacket("packet 3 of east needs 6 to 9", "there: packet recover", 9)
+    after = change_epochs(directory, lambda known: replace(known, lacking=lacking))
+    assert read_epochs(directory) == after
+    assert after.lacking == lacking
 
 
 def test_a_change_that_fails_changes_nothing(directory: Path) -> None:
