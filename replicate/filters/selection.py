@@ -19,6 +19,7 @@ from struct import Struct
 from typing import Any, Final
 
 from crc32c import crc32c
+from xxhash import xxh3_64_intdigest
 
 from replicate.errors import JournalDamagedError
 from replicate.filters.restating import Restating, StreamItem, StreamLarge
@@ -72,6 +73,12 @@ class PartitionSelection:
         self._tables = {key: self.wants(number) for key, number in self._partitions.items()}
         self.kept_back = 0
         """Transactions of which nothing went, so far."""
+
+    @property
+    def label(self) -> int:
+        """Names what is wanted: the same number for the same partitions, anywhere, below 2^64."""
+        wanted = "all" if self._wanted is None else ",".join(map(str, sorted(self._wanted)))
+        return xxh3_64_intdigest(wanted.encode())
 
     def wants(self, number: int) -> bool:
         """Whether changes of that section go."""

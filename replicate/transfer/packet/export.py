@@ -21,7 +21,7 @@ from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
 from replicate.errors import DivergedError, JournalMissingError, NotFoundError, UsageError
 from replicate.instance.consumers import read_consumer, read_hold
-from replicate.instance.instance import Instance
+from replicate.instance.instance import STAGE_DIRECTORY, Instance
 from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import read_head
@@ -58,6 +58,7 @@ from replicate.transfer.packet.rows import joined, vector_of
 from replicate.transfer.packet.sealed import PacketSealer, plain_bytes_within
 from replicate.transfer.packet.store import change_epochs, read_epochs
 from replicate.transfer.packet.suppliers import SuppliersView, look_at_suppliers
+from replicate.transfer.packet.told_again import ToldSegments
 from replicate.transfer.packet.write import PIECE_OVERHEAD_BYTES, PacketWriter, Sign, unsigned
 from replicate.transfer.seed.file import require_free
 
@@ -193,12 +194,14 @@ class ExportRun:
         self._entered = door_of(instance)
         self._last_seqno = 0
         self._reader = ChainReader(make_chain(instance))
+        self._told = ToldSegments(instance.path / STAGE_DIRECTORY / "export")
 
     def __enter__(self) -> ExportRun:
         """BusyError while packets are exported or imported here; NotFoundError: not seeded."""
         try:
             if self._lock is not None:
                 self._lock.acquire(LOCK_TIMEOUT_S, what="the lock of the packets")
+                self._told.clear()
             self._door = self._entered.__enter__()
             self._door.sync_to_end()
             self._last_seqno = int(self._door.words[word.LAST_DURABLE_SEQNO])
@@ -210,6 +213,8 @@ class ExportRun:
     def __exit__(self, *_: object) -> None:
         self._reader.close()
         if self._door is not None:
+            if self._lock is not None:
+                self._told.clear()
             self._door = None
             self._entered.__exit__(None, None, None)
         if self._lock is not None:
@@ -381,7 +386,7 @@ class ExportRun:
         content, known = self.instance.content, self.suppliers() if self.instance.is_supplier else None
         excerpt, passing = self._passing(targets, base, known)
         with PacketWriter(path, sealer, version_of(known is not None, excerpt)) as writer:
-            cut = _Cut(writer, self._reader, self._header_at, max_bytes - TAIL_BYTES, passing)
+            cut = _Cut(writer, self._reader, self._header_at, max_bytes - TAIL_BYTES, passing, self._told)
             end, end_inside = cut.run(base, inside, self._last_seqno)
             own, suppliers = self.end(), None
             if known is not None:
@@ -421,7 +426,7 @@ class ExportRun:
             return None, Everything()
         excerpt = excerpt_for(self.instance, targets, base.last_seqno + 1)
         selection = selection_for(self.instance, excerpt, self.catalogue_at(base.last_seqno).definitions)
-        return excerpt, Everything() if selection is None else Chosen(selection, str(self.instance.path))
+        return excerpt, Everything() if selection is None else Chosen(selection)
 
     def _as_heard(self, known: Epochs, targets: tuple[str, ...]) -> Epochs:
         """What lines say is stored with the export: an estimate below it would be no estimate."""
@@ -472,6 +477,7 @@ class _Cut:
     header_at: Callable[[int], tuple[SegmentHeader, Catalogue]]
     budget: int
     passing: Passing
+    told: ToldSegments
     goes_on: tuple[int, int] = NO_LARGE
     """Origin and number of the large transaction that it ends in."""
     _buffer: bytearray = field(default_factory=bytearray)
@@ -489,17 +495,22 @@ class _Cut:
             if found is None:
                 break
             if isinstance(found, LargeTransaction):
-                placed = self.passing.large(found)
-                source = written_by(found, placed) if placed else found
-                if placed is not None and not isinstance(source, WrittenLarge):
-                    self._take(placed, found.seqno)
-                    done = found.seqno
-                    continue
+                placed, path, written = self.passing.large(found), found.path, None
+                if isinstance(placed, bytes):
+                    source = written_by(found, placed) if placed else None
+                    if not isinstance(source, WrittenLarge):
+                        self._take(placed, found.seqno)
+                        done = found.seqno
+                        continue
+                    written = source
+                elif placed is not None:
+                    path = self.told.path_of(placed, found.seqno, path)
                 self._flush()
                 self._is_open = False
-                reached, size = (
-                    self._written(source, inside) if isinstance(source, WrittenLarge) else self._large(found, inside)
-                )
+                if written is None:
+                    reached, size = self._large(path, found.seqno, inside)
+                else:
+                    reached, size = self._written(written, inside)
                 inside = 0
                 if reached < size:
                     end_inside, head = reached, read_head(found.commit_frame)
@@ -545,13 +556,13 @@ class _Cut:
         while self._buffer:
             self._put(min(PIECE_BYTES, len(self._buffer)))
 
-    def _large(self, found: LargeTransaction, inside: int) -> tuple[int, int]:
-        """The rest of a large transaction's segment from byte `inside` on, as much as fits: up to which byte it is
-        written, and how many it has."""
+    def _large(self, path: str, seqno: int, inside: int) -> tuple[int, int]:
+        """The rest of a large transaction's segment at `path` from byte `inside` on, as much as fits: up to which byte
+        it is written, and how many it has."""
         try:
-            fd = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
-            raise io_error(error, "a segment of the journal cannot be read", found.path) from error
+            raise io_error(error, "a segment of the journal cannot be read", path) from error
         try:
             size, is_begun = os.fstat(fd).st_size, False
             while inside < size:
@@ -559,9 +570,9 @@ class _Cut:
                 if self.budget - self.writer.written_bytes < count + 4 * PIECE_OVERHEAD_BYTES:
                     break
                 if not is_begun:
-                    self.writer.segment(SegmentPart(found.seqno, size, inside))
+                    self.writer.segment(SegmentPart(seqno, size, inside))
                     is_begun = True
-                self.writer.piece(read_exactly(fd, count, inside, found.path))
+                self.writer.piece(read_exactly(fd, count, inside, path))
                 inside += count
         finally:
             os.close(fd)

@@ -9,11 +9,12 @@ Refuses to know: files, packets. Pure: one for each packet, in order from its be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
-from replicate.errors import UsageError
+from replicate.filters.restating import StreamItem
 from replicate.filters.selection import PartitionSelection
 from replicate.journal.record import FrameBatch, Head, as_written, as_written_large, read_head
 from replicate.journal.walk import walk
@@ -46,9 +47,20 @@ class Passing(Protocol):
     def frames(self, batch: FrameBatch) -> bytes:
         """Of these transactions; b"" where none does."""
 
-    def large(self, found: LargeHere) -> bytes | None:
+    def large(self, found: LargeHere) -> bytes | LargeTold | None:
         """In the place of a large transaction, b"": nothing; None: it goes itself. Where that is large, too, the frame
         that commits it (journal/written.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LargeTold:
+    """A large transaction in other words that is large itself: `items` are its parts, and the frame that commits them,
+    made while they are asked for. `token`: of the parts; the same words of it always have the same. Who has these
+    parts already calls `learn` instead."""
+
+    token: int
+    items: Iterator[StreamItem]
+    learn: Callable[[], None]
 
 
 class Everything:
@@ -58,39 +70,34 @@ class Everything:
         """All."""
         return batch.data
 
-    def large(self, _found: LargeHere) -> bytes | None:
+    def large(self, _found: LargeHere) -> bytes | LargeTold | None:
         """It goes itself."""
         return None
 
 
 class Chosen:
-    """To one that has some partitions, or may have them. `where`: our journal, in errors."""
+    """To one that has some partitions, or may have them."""
 
-    def __init__(self, selection: PartitionSelection, where: str) -> None:
+    def __init__(self, selection: PartitionSelection) -> None:
         self._selection = selection
-        self._where = where
 
     def frames(self, batch: FrameBatch) -> bytes:
         """What goes of them. JournalDamagedError."""
         return self._selection.take(batch).data
 
-    def large(self, found: LargeHere) -> bytes | None:
-        """What is left of one, if that is not large itself. UsageError where it is; JournalDamagedError."""
+    def large(self, found: LargeHere) -> bytes | LargeTold | None:
+        """What is left of one. JournalDamagedError."""
         if self._selection.takes_whole(found.commit_frame, found.partitions):
             self._selection.learn_large(found.parts)
             return None
         if self._selection.wants_all_of(found.parts()):  # one that was told again before, of these partitions
             return None
-        with closing(self._selection.large(found.commit_frame, found.parts(), found.token)) as items:
-            item = next(items)
-        if not isinstance(item, FrameBatch):
-            raise UsageError(
-                f"the large transaction {found.seqno} is over more partitions than may go, and what is left of it is "
-                "large, too; no packet tells such a one again",
-                where=self._where,
-                do="Let the target have all of its partitions (peer add … --partitions … --replace), or send by a line",
-            )
-        return item.data
+        token = found.token ^ self._selection.label  # whose parts are put together must be the same
+        items = self._selection.large(found.commit_frame, found.parts(), token)
+        first = next(items)
+        if isinstance(first, FrameBatch):
+            return first.data
+        return LargeTold(token, chain((first,), items), lambda: self._selection.learn_large(found.parts))
 
 
 class Lacked:
@@ -119,7 +126,7 @@ class Lacked:
             pieces.append(data[run:])
         return b"".join(pieces)
 
-    def large(self, found: LargeHere) -> bytes | None:
+    def large(self, found: LargeHere) -> bytes | LargeTold | None:
         """Nothing of one that they have; of one that was merged here what its writer wrote. DivergedError."""
         is_lacked = self._is_lacked(read_head(found.commit_frame))
         return as_written_large(found.commit_frame, found.parts()) if is_lacked else b""
@@ -127,7 +134,7 @@ class Lacked:
     def _is_lacked(self, head: Head) -> bool:
         if lacks(self._known, head.origin, head.origin_seqno):
             return True
-        last, chain = self._known[head.origin]
-        if last == head.origin_seqno and UNPROVEN not in (chain, head.chain) and chain != head.chain:
-            raise refused(Forked(head.origin, last, head.chain, chain), self._names)
+        last, known = self._known[head.origin]
+        if last == head.origin_seqno and UNPROVEN not in (known, head.chain) and known != head.chain:
+            raise refused(Forked(head.origin, last, head.chain, known), self._names)
         return False

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicate.errors import DivergedError, UsageError
-from replicate.filters.selection import PartitionSelection
+from replicate.errors import DivergedError
+from replicate.filters.restating import StreamLarge, StreamParts
+from replicate.filters.selection import PartitionSelection, changes_in
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import (
     FrameBatch,
@@ -23,7 +24,7 @@ from replicate.journal.record import (
 )
 from replicate.journal.walk import walk
 from replicate.model.transaction import Column, Kind, Op, TableDefinition
-from replicate.transfer.packet.passing import Chosen, Everything, Lacked
+from replicate.transfer.packet.passing import Chosen, Everything, Lacked, LargeTold
 from replicate.transfer.packet.rows import UNPROVEN
 from replicate.wire.vectors import MERGED_HERE
 from tests.harness.journals import FrameMaker
@@ -98,7 +99,7 @@ TABLES = {1: FIRST.table_id, 2: SECOND.table_id}
 
 
 def chosen(*wanted: int) -> Chosen:
-    return Chosen(PartitionSelection(wanted, DEFINITIONS), "the journal")
+    return Chosen(PartitionSelection(wanted, DEFINITIONS))
 
 
 def inserted(*tables: int) -> list[object]:
@@ -107,8 +108,10 @@ def inserted(*tables: int) -> list[object]:
     ]
 
 
-def large(*tables: int, kind: Kind = Kind.LARGE, partitions: tuple[int, ...] = (2, 3)) -> Large:
-    stream, pieces, chain = pack_changes(inserted(*tables)), list[bytes](), 0
+def large(
+    *tables: int, kind: Kind = Kind.LARGE, partitions: tuple[int, ...] = (2, 3), before: Sequence[object] = ()
+) -> Large:
+    stream, pieces, chain = pack_changes([*before, *inserted(*tables)]), list[bytes](), 0
     for at in range(0, len(stream), 300_000):
         part, chain = pack_part(7, 99, len(pieces), stream[at : at + 300_000], chain)
         pieces.append(part)
@@ -131,14 +134,39 @@ def test_a_large_transaction_of_partitions() -> None:
     assert chosen(2, 3).large(large(1, 2)) is None
     nothing = chosen(9).large(large(1, 2))
     some = chosen(2).large(large(1, 2))
-    assert nothing is not None
-    assert some is not None
+    assert isinstance(nothing, bytes)
+    assert isinstance(some, bytes)
     assert (read_head(nothing).kind, read_head(some).kind) == (Kind.NULL, Kind.RESTATED)
     told_before = large(1, 1, kind=Kind.RESTATED_LARGE, partitions=(2, 3))
     assert chosen(2).large(told_before) is None, "it is of these partitions only, whatever its frame names"
 
 
-def test_a_large_transaction_that_would_have_to_be_told_again_is_refused() -> None:
-    with pytest.raises(UsageError, match="the large transaction 5 is over more partitions") as caught:
-        chosen(2).large(large(*[1, 2] * 40_000))
-    assert caught.value.where == "the journal"
+def test_a_large_transaction_that_stays_large_is_told_in_parts() -> None:
+    """The same words have the same token, other words another one."""
+    found = large(*[1, 2] * 40_000)
+    made = [chosen(wanted).large(found) for wanted in (9, 2, 2, 3)]
+    assert isinstance(made[0], bytes)
+    assert read_head(made[0]).kind == Kind.NULL
+    told = [one for one in made if isinstance(one, LargeTold)]
+    assert len({one.token for one in told}) == 2
+    first, again, other = (list(one.items) for one in told)
+    assert first == again != other
+    *parts, last = first
+    assert all(isinstance(one, StreamParts) for one in parts)
+    assert isinstance(last, StreamLarge)
+    assert read_head(last.frame).kind == Kind.RESTATED_LARGE
+    frames = [one.frames[at : at + head.frame_bytes] for one in parts for at, head in walk(one.frames)]
+    changes = list(changes_in(frames))
+    assert [change[1] for change in changes] == [FIRST.table_id] * 40_000
+    assert [change[3] for change in changes] == [[number] for number in range(0, 80_000, 2)]
+
+
+def test_who_has_the_parts_already_learns_what_they_define() -> None:
+    made = Chosen(PartitionSelection((2,), {SECOND.table_id: SECOND}))
+    defined_in_it = [int(Op.DEFINE), FIRST.table_id, None, FIRST.pack()]
+    told = made.large(large(*[1, 2] * 40_000, before=defined_in_it))
+    assert isinstance(told, LargeTold)
+    told.learn()
+    maker = FrameMaker()
+    frame = maker.transaction(payload=(pack_changes(inserted(1)), 4))
+    assert made.frames(batch([frame])) == frame
