@@ -14,14 +14,15 @@ import trio
 
 from receiver_server.patrol import WAITING_MAX, PatrolFound, Verifying
 from replicate.admin.regions import add_region
-from replicate.compare.patrolled import Outcome, RangeVerdict, look_at_patrolled, settle_patrolled
+from replicate.compare.patrolled import Outcome, RangeVerdict, forget_patrolled, look_at_patrolled, settle_patrolled
 from replicate.compare.range_check import take_range, verify
 from replicate.compare.rounds import Place
 from replicate.errors import BusyError, JournalIOError, RegionDamagedError
 from replicate.instance.instance import Instance
 from replicate.wire.message import Check
 from tests.harness.conflicting import spoil_database
-from tests.harness.pair import Pair
+from tests.harness.instances import with_settings
+from tests.harness.pair import SMALL, Pair
 from tests.harness.waiting import wait_until_async
 
 
@@ -160,6 +161,24 @@ async def test_what_nobody_was_told_of_is_found_within_one_round(pair: Pair, pla
     found, said = await verified(pair, checks_of(pair))
     assert len(said) == 1, (planted, found.now)
     assert {one.table for one in found.now.different} == {"account"}
+
+
+@pytest.mark.trio
+async def test_a_third_site_is_verified_against_the_secondary_that_sends_to_it(pair: Pair) -> None:
+    pair.catch_up()
+    network = pair.primary.content.network
+    third = with_settings(Instance.create(pair.directory / "far", role="secondary", name="far", network=network), SMALL)
+    pair.secondary.register_peer("far", "127.0.0.1", 7431)
+    pair.secondary.reload()
+    beyond = Pair(pair.directory, pair.secondary, third)
+    beyond.seed()
+    found, said = await verified(beyond, checks_of(beyond))
+    assert (found.now.whole.rows, found.now.whole.passed, said) == (5, 0, [])
+    forget_patrolled(third.path)
+    spoil_database(third.regions[0].path, PLANTED["a value"])
+    found, said = await verified(beyond, checks_of(beyond))
+    assert [one.table for one in found.now.different] == ["account"]
+    assert len(said) == 1
 
 
 @pytest.mark.trio

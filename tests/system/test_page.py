@@ -261,11 +261,17 @@ def test_reloads_leave_no_memory_behind(shown: Shown, reloads: int) -> None:
     for _ in range(reloads):
         reload()
     wait_until(lambda: shown.page.descriptors() <= descriptors + 2, what="the page's connections are closed")
-    assert shown.page.resident_bytes() - before < 8 << 20
+    grown = shown.page.resident_bytes() - before
+    assert grown < 4 << 20, grown
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("reloads", [5, MANY])
 def test_reloads_of_the_browser_leave_no_memory_behind(shown: Shown, reloads: int) -> None:
+    """A reload takes the browser a third of a second of processor time, so that a thousand take minutes. In 20 of them
+    the curves of the server become as long as they may; what the reloads alone leave there, the test before this one
+    measures in seconds."""
+
     def reload() -> None:
         shown.browser.call("Page.reload")
         shown.browser.waits_for("document.querySelectorAll('.instance').length === 2")
@@ -276,6 +282,7 @@ def test_reloads_of_the_browser_leave_no_memory_behind(shown: Shown, reloads: in
             shown.browser.call("HeapProfiler.collectGarbage")
         return {one["name"]: one["value"] for one in shown.browser.call("Performance.getMetrics")["metrics"]}
 
+    shown.browser.window(320, 240)  # less to paint
     for _ in range(3):
         reload()
     before, resident = left(), shown.page.resident_bytes()
@@ -285,9 +292,11 @@ def test_reloads_of_the_browser_leave_no_memory_behind(shown: Shown, reloads: in
     wait_until(lambda: left()["Documents"] <= before["Documents"], what="no document of a page before is left")
     wait_until(lambda: shown.page.descriptors() <= descriptors + 2, what="the page's connections are closed")
     after = left()
+    grown = shown.page.resident_bytes() - resident
+    shown.browser.window(1280, 900)
     assert after["JSEventListeners"] <= before["JSEventListeners"] + 20
     assert after["JSHeapUsedSize"] - before["JSHeapUsedSize"] < 2 << 20
-    assert shown.page.resident_bytes() - resident < 8 << 20
+    assert grown < 16 << 20, grown
 
 
 def test_a_role_that_changes_is_seen(shown: Shown) -> None:
