@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ from replicate.door.snapshot import door_of
 from replicate.errors import NotSupportedError
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import read_head
+from replicate.journal.record import FrameBatch, read_head
+from replicate.journal.walk import walk
 from replicate.model.transaction import Kind
+from replicate.pool.shared_memory import PoolKind
+from replicate.pool.shared_memory import retire as retire_pool
 from replicate.roles.supplier import convert
 from replicate.roles.writing import share
 from replicate.transfer.packet.export import PACKET_BYTES_MIN
@@ -56,6 +61,14 @@ def larges(made: Suppliers, name: str) -> list[LargeTransaction]:
             found.append(one)
     reader.close()
     return found
+
+
+def kinds_from(made: Suppliers, name: str, seqno: int) -> list[int]:
+    """Of the frames of its journal from that number on, up to the first large one."""
+    last = made.last_seqno(name)
+    with closing(ChainReader(make_chain(made.by[name]), seqno)) as reader:
+        found = reader.read(1 << 20, last)
+    return [head.kind for _, head in walk(found.data)] if isinstance(found, FrameBatch) else []
 
 
 def test_one_that_nobody_wrote_beside_stands_as_it_was_written(two: Suppliers) -> None:
@@ -416,3 +429,29 @@ def test_more_rows_give_way_than_one_transaction_holds(tmp_path: Path) -> None:
     two.level()
     two.assert_converged()
     assert sorted(str(row[0]) for row in two.rows("a")["named"]) == sorted(f"a{at}" for at in range(1, ROWS + 1))
+
+
+@pytest.mark.slow
+def test_what_gives_way_stays_said_after_a_power_loss_that_took_the_large_one(tmp_path: Path) -> None:
+    """It stands alone in the journal, and not in the region: it is no word that something before it waits for."""
+    two = shared(tmp_path, schema=BY_KEY)
+    run(two, "a", NAMED)
+    run(two, "b", "INSERT INTO named VALUES ('later', 'name 44', NULL, 1)")
+    here, last = two.by["b"].path, two.last_seqno("b")
+    shutil.copytree(here, tmp_path / "before")
+    chain = make_chain(two.by["b"])
+    ordinary = chain.path_of(chain.first_seqnos()[-1])
+    two.carry("a", "b")
+    assert two.last_seqno("b") == last + 2
+    written = Path(ordinary).read_bytes()
+    shutil.rmtree(here)
+    shutil.copytree(tmp_path / "before", here)
+    Path(ordinary).write_bytes(written)
+    retire_pool(PoolKind.JOURNAL, two.by["b"].content.uuid)
+    assert kinds_from(two, "b", last + 1)[0] == Kind.RESTATED
+    run(two, "a", "INSERT INTO named VALUES ('more', 'other', NULL, 1)")
+    two.level()
+    two.assert_converged()
+    names = {str(row[0]) for row in two.rows("a")["named"]}
+    assert names == {"more", *(f"a{at}" for at in range(1, ROWS + 1))}
+    assert ("later",) in {one.merged.key for one in merged_at(two, "b")}

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import receiver_server.supplied
+import replicate.door.absorbing
 import replicate.door.ledger
 import replicate.door.seen_told
 import source_server.unseen
@@ -85,6 +86,21 @@ def _seen_is_too_much() -> list[Change]:
 def _all_is_seen() -> list[Change]:
     """A writer is taken to have seen all that is here."""
     return [(Merging, "merges", lambda self, window, position: False)]
+
+
+def _all_is_seen_by_large_ones() -> list[Change]:
+    """The writer of a large transaction is taken to have seen all that is here."""
+    return [(Merging, "merges_large", lambda self, tables, origin, seen, position: False)]
+
+
+def _large_ones_stamp_nothing() -> list[Change]:
+    """Large transactions of our journal stamp no rows."""
+    return [(replicate.door.absorbing, "_absorb_large", _nothing)]
+
+
+def _merged_large_is_sent() -> list[Change]:
+    """What a large transaction came to here goes to others, not what its writer wrote."""
+    return [(source_server.unseen, "as_its_writer_wrote", _nothing)]
 
 
 def _nothing_absorbed() -> list[Change]:
@@ -164,6 +180,9 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "tells that it has seen more than it has": _seen_is_too_much,
     "a writer is taken to have seen all that is here": _all_is_seen,
     "own transactions stamp no rows": _nothing_absorbed,
+    "the writer of a large one is taken to have seen all that is here": _all_is_seen_by_large_ones,
+    "large transactions stamp no rows": _large_ones_stamp_nothing,
+    "what a large one came to is sent on": _merged_large_is_sent,
     "what arrives later wins": _arrival_wins,
     "stamps are forgotten by what one has itself": _forgets_what_it_has_itself,
     "a segment forgets where other origins stand": _origins_forgotten,

@@ -182,13 +182,10 @@ class RowMerger:
         """Remove rows for their unique values under the stamp of our own transaction: the deletes that all are to make,
         and those of them that are made here, since others are of rows that are yet to come. Raises as
         `RowsOfRegion.apply_all`."""
-        told, done, names = list[Any](), list[Any](), set[tuple[int, bytes]]()
+        told, done = list[Any](), list[Any]()
         for table_id, values in zip(deletes[1::4], deletes[3::4], strict=True):
             key = tuple(values[at] for at in self._definition(table_id).key)
             name, here = (table_id, key_of(key)), self._read(table_id, key)
-            if name in names:  # it gave way in one part, came back in a later one, and gave way once more
-                continue
-            names.add(name)
             row, image = self._stamps.get(*name) or _EMPTY, here or tuple(values)
             delete = [_DELETE, table_id, 0, list(image)]
             told += delete

@@ -35,3 +35,23 @@ def test_rows_that_give_way_to_a_large_one_or_in_it_are_gone_everywhere(first: i
         rows = wanted.values()
         assert not any(test_merge_unique.collide(one, other, wants) for one in rows for other in rows), seed
     assert gave_way > 10
+
+
+def test_a_row_that_was_gone_comes_back_with_its_own_values_wherever_its_merger_died() -> None:
+    """A later delete, by one that knew other values, does not change what an update brings back."""
+    one, other, third = (Site(origin, test_merge_sums.SCHEMA, 0, ["n"]) for origin in (1, 2, 3))
+    sites = (one, other, third)
+    one.write("INSERT INTO t VALUES ('k', 'old', 1, NULL)", 1)
+    for site in (other, third):
+        site.take(one.journal[0], 3)
+    other.write("UPDATE t SET v = 'newer' WHERE id = 'k'", 2)
+    third.write("UPDATE t SET u = 'x' WHERE id = 'k'", 6)
+    other.write("DELETE FROM t", 5)
+    one.write("DELETE FROM t", 4)
+    other.take(one.journal[1], 3, is_killed=True)
+    for start in sites:
+        for end in sites:
+            for sent in [one for one in start.journal if one.stamp.origin_seqno > end.here.get(one.stamp.origin, 0)]:
+                end.take(sent, 3)
+    assert other.table() == one.table() == third.table() == folded(one)
+    assert other.table()["k"][1] == "newer"
