@@ -427,7 +427,8 @@ class Seen:
 class Resolved:
     """Rows that two suppliers had changed at once: the changes before this one are what they came to here. `payload`
     is what the transaction's writer wrote, `count` elements of a frame of that `kind`. `losses`: what was lost by it,
-    as the region keeps it. Of kind 0 and empty: the transaction removes rows for their unique values."""
+    as the region keeps it. Of kind 0 and empty: the transaction removes rows for their unique values. Of a large
+    transaction each part stands behind what it came to (kind PART, `count` is its number), the commit last."""
 
     kind: int
     payload: bytes

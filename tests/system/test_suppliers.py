@@ -67,6 +67,41 @@ def test_an_island_and_the_others_write_one_table(street: SupplierStreet) -> Non
     assert street.vector("a") != vectors[0]
 
 
+LARGE = """
+import sys, replicate
+path, seed = sys.argv[1], int(sys.argv[2])
+connection = replicate.connect(path, timeout=60)
+connection.execute("BEGIN")
+for number in range(60):
+    name = f"same {number}" if number % 20 == 0 else f"of {seed} {number}"
+    connection.execute("INSERT OR IGNORE INTO shared (name, n, m) VALUES (?, ?, ?)", (name, seed, "x" * 15_000))
+connection.execute("UPDATE shared SET n = ? WHERE id % 3 = ?", (1000 + seed, seed))
+connection.execute("UPDATE shared SET m = ? WHERE id <= 8", (2000 + seed,))
+connection.commit()
+"""
+
+
+def test_large_transactions_at_once_while_those_who_bring_and_merge_them_are_killed(street: SupplierStreet) -> None:
+    """Each site writes two, which the others have not seen; rows of the same names give way."""
+    for name in NAMES:
+        street.on(street.by[name], "update", "stop")
+    for _ in range(2):
+        street.finish([street.python(LARGE, str(street.by[name]), str(at)) for at, name in enumerate(NAMES)])
+    before = {name: len(street.merges(name)) for name in NAMES}
+    for name in NAMES:
+        street.start_daemon(name, "update")
+    for name, daemon in 2 * [("a", "update"), ("b", "update"), ("a", "source-c"), ("c", "update"), ("b", "receiver")]:
+        street.restart(name, daemon)
+    street.level()
+    named = [row[1] for row in street.rows("c")["shared"] if str(row[1]).startswith(("same", "of"))]
+    each = {f"of {at} {number}" for at in range(3) for number in range(60) if number % 20}
+    assert sorted(named) == sorted(each | {"same 0", "same 20", "same 40"})
+    assert all(len(street.merges(name)) > before[name] for name in NAMES)
+    assert "equal" in street.on(street.by["a"], "compare", "--with", street.by["b"]).stdout
+    wait_until(lambda: street.rows_at(street.directory / "d") == street.rows("a"), what="the secondary follows")
+    wait_until(lambda: not any(map(street.stamped, NAMES)), what="all have told, and all have forgotten")
+
+
 def test_one_that_is_gone_for_good_is_inherited_and_lets_nobody_stop_when_it_returns(street: SupplierStreet) -> None:
     """b is lost with transactions that nobody has, and some that only a has; c, which b never talks to, retires it."""
     a, b, c = (street.by[name] for name in NAMES)

@@ -469,15 +469,29 @@ def random_name(rng: random.Random) -> str:
     )
 
 
-def world(directory: Path, seed: int, *, steps: int = 40) -> Suppliers:
+FILLER = "CREATE TABLE filler (id TEXT PRIMARY KEY, v)"
+COUNT_TO_40 = "WITH RECURSIVE c (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 40)"
+
+
+def made_large(statements: Sequence[str], name: str) -> list[str]:
+    """The same in a large transaction, of which they are in several parts."""
+    fill = f"INSERT INTO filler {COUNT_TO_40} SELECT '{name}' || i, '{'x' * 15_000}' FROM c"
+    return [*statements[:1], fill, *statements[1:2], "DELETE FROM filler", *statements[2:]]
+
+
+def world(directory: Path, seed: int, *, steps: int = 40, large: random.Random | None = None) -> Suppliers:
+    """`large`: draws which transactions are."""
     rng = random.Random(seed)
-    made = shared(directory, rng.randint(2, 3), schema=SCHEMAS[seed % 3], sums=SUMS if seed % 2 else ())
+    schema = (*SCHEMAS[seed % 3], FILLER) if large is not None else SCHEMAS[seed % 3]
+    made = shared(directory, rng.randint(2, 3), schema=schema, sums=SUMS if seed % 2 else ())
     ways = TOPOLOGIES[rng.choice(sorted(TOPOLOGIES))](made.names)
     for _ in range(steps):
         if rng.random() < 0.6:
             name = rng.choice(made.names)
             what = rng.choice([random_statement, random_name])
-            run(made, name, *(what(rng) for _ in range(rng.randint(1, 3))))
+            statements = [what(rng) for _ in range(rng.randint(1, 3))]
+            is_large = large is not None and large.random() < 0.4
+            run(made, name, *(made_large(statements, name) if is_large else statements))
         else:
             made.carry(*rng.choice(ways), most=rng.choice([1, 2, 5, None]))
     for _ in range(3 * len(made.names)):
