@@ -68,29 +68,27 @@ def test_what_cannot_be_counted_by(by: tuple[str, ...], what: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("count", "size"), [(4_000, 1000), pytest.param(1_000_000, 40, marks=pytest.mark.long)])
-def test_memory_does_not_grow_with_what_is_read(tmp_path: Path, count: int, size: int) -> None:
-    """Counted, and read backwards: so many transactions, and one of so many rows, in the memory of a few."""
+def test_memory_does_not_grow_with_what_is_read(tmp_path: Path) -> None:
+    """Counted, and read backwards: many transactions, and one of many parts, in the memory of a few."""
     toy = ToyJournal(tmp_path / "journal")
     definition = make_definition()
     toy.append(toy.maker.transaction(payload=define_payload(definition)))
-    for _ in range(count // 200):
+    for _ in range(20):
         frames = [
-            toy.maker.transaction(payload=insert_payload([n, "x" * size, None], definition.table_id))
+            toy.maker.transaction(payload=insert_payload([n, "x" * 1000, None], definition.table_id))
             for n in range(200)
         ]
         toy.append(b"".join(frames))
     toy.catalogue = toy.catalogue.with_definition(definition)
-    toy.adopt(b"".join(insert_payload([n, "x" * size, None], definition.table_id)[0] for n in range(count)))
+    toy.adopt(b"".join(insert_payload([n, "x" * 1000, None], definition.table_id)[0] for n in range(4_000)))
     toy.close()
     found = Matches(toy.chain, 1, toy.last_seqno, Selection(tables=frozenset({definition.name})))
     tracemalloc.start()
     try:
         counts = Counts(("table", "op"))
         counts.add(found.frames())
-        assert list(counts.rows())[1] == ("main.customer", "insert", count + 1, 2 * count)
-        assert sum(1 for match in found.backwards() for _ in records_backwards(match)) == 2 * count + 1
+        assert list(counts.rows())[1] == ("main.customer", "insert", 4_001, 8_000)
+        assert sum(1 for match in found.backwards() for _ in records_backwards(match)) == 8_001
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
