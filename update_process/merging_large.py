@@ -148,10 +148,13 @@ def commit_giving_way(
     """Commit our own transaction that has all suppliers remove rows for their unique values before that one comes which
     wants them, or whose rows they are, and which was taken back: those of the first of these deletes, flat, that it can
     hold. NotSupportedError for a row that none can hold; raises what a commit raises."""
-    count = 4
-    while count < min(len(removed), _ELEMENTS_MAX) and len(pack_changes(removed[: count + 4])) <= GIVING_WAY_BYTES:
+    count = size_bytes = 0
+    while count < min(len(removed), _ELEMENTS_MAX):
+        size_bytes += len(pack_changes(removed[count : count + 4]))
+        if size_bytes > GIVING_WAY_BYTES:
+            break
         count += 4
-    if len(pack_changes(removed[:count])) > GIVING_WAY_BYTES:
+    if not count:
         raise NotSupportedError(
             f"a row of more than {GIVING_WAY_BYTES // 1024} KiB has to give way for its unique values, to a large "
             "transaction or in it",

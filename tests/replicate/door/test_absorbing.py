@@ -44,6 +44,25 @@ def test_all_of_the_journal_is_taken_and_each_transaction_once(two: Suppliers) -
         assert rows[0].stamps[2] > rows[0].stamps[1], "n was written later"
 
 
+def test_a_large_transaction_is_taken_part_by_part(two: Suppliers) -> None:
+    """Its writer's, and what it came to where it was merged: a row that it deletes has the values that it had there."""
+    some = "WITH RECURSIVE c (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 60)"
+    run(two, "a", f"INSERT INTO ta {some} SELECT i, '{'x' * 15_000}', 0 FROM c")
+    two.level()
+    run(two, "b", "UPDATE ta SET n = 7 WHERE id = 60")
+    run(two, "a", "UPDATE ta SET v = v || 'of a' WHERE id < 50", "DELETE FROM ta WHERE id = 60")
+    two.carry("a", "b")
+    for name in two.names:
+        with door_of(two.by[name]) as door, held_absorbed(door, timeout_s=30):
+            pass
+        absorbed, rows = stamps(two, name)
+        assert absorbed == two.last_seqno(name)
+        assert len(rows) == 60 or name == "b", "b took it last of all, so nobody will write beside it any more"
+        (gone,) = (row.values for row in rows if not row.is_there)
+        assert gone is not None
+        assert (gone[0], gone[2]) == (60, 7 if name == "b" else 0)
+
+
 def test_the_copy_of_another_site_is_of_that_moment(two: Suppliers) -> None:
     run(two, "b", "INSERT INTO ta VALUES (1, 'x', 0)")
     with door_of(two.by["b"]) as door, take_absorbed(door, timeout_s=30) as snapshot:
