@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from replicate.seeing.look import InstanceView
+from replicate.seeing.instance_view import InstanceView
 from replicate.seeing.terminal import Meaning, ScreenLine, columns_of, screen, text_of_line
 from tests.harness.browser import Browser, browser
 from tests.harness.checkout import ROOT

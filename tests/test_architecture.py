@@ -75,7 +75,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.admin.joining", "N"),
     ("replicate.admin.peer_address", "N"),
     ("replicate.seeing.follow", "D"),
-    ("replicate.seeing.look", "D"),
+    ("replicate.seeing.instance_view", "D"),
     ("replicate.seeing.records", "D"),
     ("replicate.seeing.page_client", "N"),
     ("replicate.seeing.elsewhere", "N"),
@@ -521,7 +521,7 @@ NAMING_KINDS = frozenset(
         "replicate.door.recovery.stale_wal",  # the same
         "replicate.lost.apply",  # the body that a large one would have
         "update_process.window.columns",
-        "update_process.window.single",
+        "update_process.window.single_transaction",
         "update_process.replay.archive.arrow_rows",
     }
 )

@@ -49,7 +49,7 @@ from replicate.instance.instance import (
     resolve_instance,
 )
 from replicate.lost.keep import Kept, keep_lost, keep_lost_of
-from replicate.lost.look import Owner
+from replicate.lost.peers_lack import Owner
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.sqlite.bookkeeping import is_region, read_identity
 from replicate.region.sqlite.open import COMPANIONS, open_region

@@ -11,7 +11,7 @@ import click
 from replicate.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from replicate.seeing.look import SeenView
+    from replicate.seeing.instance_view import SeenView
     from replicate.seeing.page_client import TlsContexts
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -38,7 +38,7 @@ def views_of(names: Sequence[str], *, past_s: float, ca: Path | None, token_file
     """Each that is named, in that order. `past_s`: of the curves, as they are wanted first. Raises what opening an
     instance, a certificate or a file raises; and, of a page that is named without an instance, what asking it does."""
     from replicate.seeing.elsewhere import ElsewhereView, names_on
-    from replicate.seeing.look import InstanceView
+    from replicate.seeing.instance_view import InstanceView
     from replicate.seeing.page_client import PageAddress, PageClient, is_page
 
     token = "" if token_file is None else token_in(token_file)

@@ -190,7 +190,7 @@ def remove(name: str) -> None:
 
 def _lacked(opened: Instance, name: str) -> tuple[int, int] | None:
     """The first and the last transaction of the journal that the peer is not known to have; None: it has all."""
-    from replicate.lost.look import Owner, look
+    from replicate.lost.peers_lack import Owner, look
 
     found = look(Owner.of(opened))
     has = next((peer.acknowledged_seqno for peer in found.peers if peer.name == name), found.last_seqno)

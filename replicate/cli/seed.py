@@ -107,7 +107,7 @@ def seed(
 def _keep_lost(opened: Instance) -> None:
     """UndeliveredError when a demoted primary still has what nobody else has, and no lost file: a seed replaces it."""
     from replicate.lost.keep import keep_lost_of
-    from replicate.lost.look import Owner
+    from replicate.lost.peers_lack import Owner
 
     owner = Owner.of(opened)
     if owner.was_demoted:

@@ -17,7 +17,7 @@ from replicate.errors import PeerUnreachableError
 
 if TYPE_CHECKING:
     from replicate.cli.screen import Watching
-    from replicate.seeing.look import InstanceLooker, SeenView
+    from replicate.seeing.instance_view import InstanceLooker, SeenView
     from replicate.seeing.picture import InstancePicture
     from replicate.seeing.terminal import ScreenLine
 
@@ -72,7 +72,7 @@ def _is_ascii() -> bool:
 
 def _live(views: Sequence[SeenView], past_s: float) -> None:
     from replicate.cli.screen import Watching, watch
-    from replicate.seeing.look import InstanceLooker
+    from replicate.seeing.instance_view import InstanceLooker
 
     lookers = [InstanceLooker(view) for view in views]
     seen: list[int] = []

@@ -15,7 +15,7 @@ from replicate.cli.pages import pages_options, token_in, views_of
 from replicate.errors import UsageError
 
 if TYPE_CHECKING:
-    from replicate.seeing.look import SeenView
+    from replicate.seeing.instance_view import SeenView
     from replicate.settings.load import Address
     from replicate.web.request import PageGuard
 
@@ -93,7 +93,7 @@ async def _serve(listen: str, views: Sequence[SeenView], guard: PageGuard, conte
 
     from replicate.daemon.daemon import notify, watchdog_period_s
     from replicate.daemon.listening import listen as open_listeners
-    from replicate.seeing.look import InstanceLooker
+    from replicate.seeing.instance_view import InstanceLooker
     from replicate.web.server import PageServer
 
     listeners, address = await open_listeners(listen, where=WHERE)

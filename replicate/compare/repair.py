@@ -34,8 +34,8 @@ from replicate.region.sqlite import digest as digests
 from replicate.region.sqlite.apply.overwrite import change_of
 from replicate.region.sqlite.apply.statements import set_sequence
 from replicate.region.sqlite.bookkeeping import write_state
-from replicate.region.sqlite.mending import MendedFile
 from replicate.region.sqlite.own_counters import counted_apart
+from replicate.region.sqlite.recovering import MendedFile
 from replicate.region.sqlite.schema import is_autoincrement, sequence_value, user_tables
 from replicate.system.failpoint import hit
 from replicate.system.locks import FileLock

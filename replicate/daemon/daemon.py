@@ -2,9 +2,10 @@
 
 Guarantees: one daemon of a name per instance; `ready` is told (to systemd and to a waiting `start`) only when the
 daemon says so; SIGTERM or SIGINT asks it to drain and, when the time for that is over or a second signal comes, it is
-cancelled; SIGHUP reopens the log; the status file says how it ended. One that is asked to stand aside (aside.py)
-drains, gives up its lock, and serves again in the same process once it may. One that ends by an error ends with that
-error's exit code, and the log holds it; what we did not expect becomes an InternalError, its traceback in the log.
+cancelled; SIGHUP reopens the log; the status file says how it ended. One that is asked to stand aside
+(standing_aside.py) drains, gives up its lock, and serves again in the same process once it may. One that ends by an
+error ends with that error's exit code, and the log holds it; what we did not expect becomes an InternalError, its
+traceback in the log.
 Refuses to know: what a daemon does. It is given as `serve`, an async function of a DaemonContext.
 
 For the author of a daemon:
@@ -36,7 +37,6 @@ import trio
 from structlog.typing import FilteringBoundLogger
 
 from replicate import __version__
-from replicate.daemon.aside import is_asked_aside
 from replicate.daemon.figures import Figures, no_figures
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_run import note_last_run, read_last_run, run_with, warning_of
@@ -44,6 +44,7 @@ from replicate.daemon.listening import listen
 from replicate.daemon.log import LogFile, make_logger, terminal
 from replicate.daemon.metrics_port import MetricsServer, Watched
 from replicate.daemon.pool_sizes import void_pool_sizes
+from replicate.daemon.standing_aside import is_asked_aside
 from replicate.daemon.status_file import FAILED, SERVING, STARTING, STOPPED, STOPPING, DaemonStatus
 from replicate.errors import (
     AlreadyRunningError,

@@ -27,8 +27,8 @@ from replicate.dbapi.dump import dump
 from replicate.dbapi.errors import ProgrammingError, surface, surfaced
 from replicate.dbapi.opened import Opened, Sites
 from replicate.dbapi.prepare import prepare
-from replicate.dbapi.stage import Stage
 from replicate.dbapi.transaction import ConnectionTransaction
+from replicate.dbapi.transaction_stages import Stage
 from replicate.errors import NotSupportedError as NotReplicable
 from replicate.region.sqlite.sql.names import fold, is_own
 from replicate.region.sqlite.sql.statements import classify

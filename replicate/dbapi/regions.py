@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import apsw
 
 from replicate.region.sqlite.capture.capture import Capture
-from replicate.region.sqlite.capture.several import SeveralCaptures
+from replicate.region.sqlite.capture.several_regions import SeveralCaptures
 from replicate.region.sqlite.capture.tables import TableMap
 from replicate.region.sqlite.guards import OURS
 from replicate.region.sqlite.sql.names import fold, quote

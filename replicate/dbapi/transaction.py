@@ -27,7 +27,7 @@ from replicate.dbapi.region_tables import RegionTables
 from replicate.dbapi.regions import Regions
 from replicate.dbapi.returned_rows import Rows, keep_rows
 from replicate.dbapi.savepoints import Savepoints
-from replicate.dbapi.stage import TRANSITIONS, Act, Stage, TransactionStep
+from replicate.dbapi.transaction_stages import TRANSITIONS, Act, Stage, TransactionStep
 from replicate.errors import NotSupportedError, ReplicateError
 from replicate.model.elements import DEFINITION
 from replicate.region.sqlite.capture.capture import Mark
@@ -49,10 +49,10 @@ _TAKE, _COMMIT, _ROLLBACK, _LOSE = (
 class ConnectionTransaction:
     """The transaction of one connection: one after the other. Used by one thread at a time.
 
-    `stage`: where it stands (stage.py). `changed`: rows that the last statement changed. `last_seqno`: the number of
-    the last commit. `begin_text`: what the trace callback is told where a data change begins a transaction. `tell`:
-    told the text of every transaction control statement that is not run as it is (the trace callback). `begun`: how
-    often the regions were taken.
+    `stage`: where it stands (transaction_stages.py). `changed`: rows that the last statement changed. `last_seqno`: the
+    number of the last commit. `begin_text`: what the trace callback is told where a data change begins a transaction.
+    `tell`: told the text of every transaction control statement that is not run as it is (the trace callback). `begun`:
+    how often the regions were taken.
     """
 
     def __init__(self, opened: Opened, timeout_s: float) -> None:

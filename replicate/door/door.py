@@ -24,8 +24,8 @@ from replicate.door.recovery.journal_end import adopted_head, read_tail
 from replicate.door.voiding import void
 from replicate.errors import ClockAheadError, DiskFullError, InternalError, JournalIOError, NotPrimaryError
 from replicate.instance.instance import Instance
-from replicate.journal.aside import AsideSegment
 from replicate.journal.chain import Chain
+from replicate.journal.prepared_segment import AsideSegment
 from replicate.journal.record import FrameBatch, Head, pack_frame
 from replicate.journal.reserve import give_up
 from replicate.journal.segment import SegmentFile

@@ -1,9 +1,10 @@
 """A whole range of received transactions enters the journal in one step: the commit door's part in a replay.
 
-The range stands in a segment of its own, written aside (journal/aside.py). Under the commit lock it gets its name, the
-regions commit, and the control words follow. INTENT_KIND TAKES tells the next holder of the lock what a killed one was
-about: INTENT_OFFSET and INTENT_BYTES are the place of the range's last frame, which is there if and only if the rename
-took place; then the range is *redone* like any other append (the regions are rolled forward from our journal).
+The range stands in a segment of its own, written beside the chain (journal/prepared_segment.py). Under the commit lock
+it gets its name, the regions commit, and the control words follow. INTENT_KIND TAKES tells the next holder of the lock
+what a killed one was about: INTENT_OFFSET and INTENT_BYTES are the place of the range's last frame, which is there if
+and only if the rename took place; then the range is *redone* like any other append (the regions are rolled forward from
+our journal).
 
 Guarantees: the journal holds the whole range or nothing of it, whenever the process is killed.
 Leaves to others: the commit lock, which the caller holds; rows, and where the range comes from.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from replicate.door.end import NewestSegment
 from replicate.door.ledger import TAKES, Ledger
 from replicate.errors import DamagedError, JournalIOError, JournalMissingError, TryAgainError
-from replicate.journal.aside import AsideSegment
+from replicate.journal.prepared_segment import AsideSegment
 from replicate.journal.record import Head, check_frame
 from replicate.journal.segment import read_exactly
 from replicate.pool import control as word

@@ -31,7 +31,7 @@ from replicate.errors import (
 )
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
-from replicate.journal.aside import AsideSegment
+from replicate.journal.prepared_segment import AsideSegment
 from replicate.journal.record import FrameBatch, Head, read_head
 from replicate.journal.spool import Spool
 from replicate.journal.walk import PiecedBatch

@@ -21,7 +21,7 @@ from replicate.daemon.last_run import start_again
 from replicate.errors import UndeliveredError
 from replicate.instance.instance import Instance
 from replicate.lost.file import PART_SUFFIX, SUFFIX, LostFile, LostHead, find_lost, write_lost
-from replicate.lost.look import LostReading, Owner, Unreadable, acknowledged, identity, look
+from replicate.lost.peers_lack import LostReading, Owner, Unreadable, acknowledged, identity, look
 from replicate.lost.undelivered import Undelivered
 from replicate.system.locks import FileLock
 from replicate.system.os_errors import io_error

@@ -26,7 +26,7 @@ from replicate.errors import DamagedError, DiskFullError, ReplicateError
 from replicate.instance.instance import Instance
 from replicate.limits import MIB
 from replicate.lost.file import SUFFIX, place
-from replicate.lost.look import identity
+from replicate.lost.peers_lack import identity
 from replicate.lost.read import LostReader
 from replicate.lost.sent import forget_sent, sent_to
 from replicate.lost.settled import SUFFIX as SETTLED_SUFFIX

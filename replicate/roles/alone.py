@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from replicate.daemon.aside import asked_aside
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.lock_file import LockFile, daemon_names
+from replicate.daemon.standing_aside import asked_aside
 from replicate.errors import AlreadyRunningError
 from replicate.instance.instance import Instance
 from replicate.model.start_command import stop_command

@@ -39,7 +39,7 @@ from replicate.journal.catalogue import catalogue_before
 from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.lost.keep import Kept, keep_range
-from replicate.lost.look import Owner
+from replicate.lost.peers_lack import Owner
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position
 from replicate.pool import control as word

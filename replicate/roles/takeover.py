@@ -22,7 +22,7 @@ from replicate.instance.instance import Instance
 from replicate.journal.space import journal_space
 from replicate.limits import KIB, MIB, SEGMENT_GROW_BYTES
 from replicate.lost.keep import Kept, keep_lost_of
-from replicate.lost.look import Owner, look
+from replicate.lost.peers_lack import Owner, look
 from replicate.lost.undelivered import Undelivered
 from replicate.model.start_command import start_command
 from replicate.pool.receive_pool import ReceivePool

@@ -3,7 +3,7 @@
 Guarantees: its picture is the one that the page there shows; it is asked for the times of curves that somebody wants
 here, and for nothing else. While it is not reached the picture says since when, and why; what was before stays, and
 nothing of now is shown. A clock that differs there does not make it older or younger.
-Leaves to others: the connection (page_client.py), what is told (retold.py), when to look (look.py).
+Leaves to others: the connection (page_client.py), what is told (retold.py), when to look (instance_view.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: what is shown of now is what `replicate status` says at the same moment; what is shown of before is what the
 logs say, and what was seen since. The same status and the same history give the same picture.
-Leaves to others: reading (look.py) and drawing. Pure.
+Leaves to others: reading (instance_view.py) and drawing. Pure.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from replicate.model.findings import Finding
 from replicate.model.wish import told_what
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
-from replicate.region.sqlite.look import look_at
+from replicate.region.sqlite.how_far import look_at
 from replicate.security.tls_files import TlsFiles, certificate_findings
 from replicate.status.clocks import clock_findings
 from replicate.status.comparing import ComparedReport, RepairedReport, compared_findings

@@ -21,7 +21,7 @@ import trio
 from replicate.daemon.admission import Admission, Guest, Standing
 from replicate.daemon.listening import Callers
 from replicate.errors import PrerequisiteMissingError
-from replicate.seeing.look import InstanceLooker
+from replicate.seeing.instance_view import InstanceLooker
 from replicate.seeing.told import POINTS, told, told_tables
 from replicate.web.request import ASSETS, EVENTS, PICTURES, SECURITY_HEADERS, Asked, PageGuard, TurnedAway
 

@@ -27,11 +27,11 @@ which cost 30; no flush takes any time there, on the machine's disk the secondar
     the reader has looked                                                    995
 
 That was 1300 in the same hour before a transaction that comes alone had ways of its own (source_server/connection.py,
-update_process/window/single.py). 5 to 7 µs after a ring the process that sleeps has a processor (perf sched), and no
-wait is left between the processes; each spends its time in Python and in the kernel with cold caches. The same four
-processes as bare loops (a FIFO, a socket, a FIFO, one INSERT, the journal's write and flush, the reader; nothing
-verified, no position kept) took 370 to 400 on a machine half as quick; there, with 2 ms between two commits instead of
-20 the whole took three quarters. So what helps is to run through less, before what others wait for.
+update_process/window/single_transaction.py). 5 to 7 µs after a ring the process that sleeps has a processor (perf
+sched), and no wait is left between the processes; each spends its time in Python and in the kernel with cold caches.
+The same four processes as bare loops (a FIFO, a socket, a FIFO, one INSERT, the journal's write and flush, the reader;
+nothing verified, no position kept) took 370 to 400 on a machine half as quick; there, with 2 ms between two commits
+instead of 20 the whole took three quarters. So what helps is to run through less, before what others wait for.
 
 Compare two checkouts as two streets that run at once, with commits in turns, a second each: rounds one behind the other
 differ by more than most of what can be gained.

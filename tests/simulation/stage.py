@@ -47,8 +47,8 @@ import replicate.system.locks
 import replicate.system.os_errors
 import replicate.system.standard_streams
 import update_process.applier
-import update_process.beside
 import update_process.conflict
+import update_process.own_thread
 import update_process.process
 from replicate.settings.load import Address
 from tests.simulation import regions as model
@@ -167,7 +167,7 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         (replicate.daemon.order_socket.CommandSocket, SimulatedCommands),
         (receiver_server.seed.Seeds, SimulatedSeeds),
         (replicate.daemon.listening.listen, listen),
-        (update_process.beside.run_beside, beside),
+        (update_process.own_thread.run_beside, beside),
         (update_process.conflict.stopped, stopped),
         (replicate.region.kind.KIND, world.make_kind()),
     ]  # fmt: skip

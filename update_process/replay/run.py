@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 
 from replicate.door.secondary import ApplySession
 from replicate.errors import DamagedError, GapError, NotSupportedError, OutcomeUnknownError, ReplicateError
-from replicate.journal.aside import AsideSegment
+from replicate.journal.prepared_segment import AsideSegment
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, Head, changes_of, decode_batch, read_head
 from replicate.journal.spool import PartsCheck, Spool, spool_path

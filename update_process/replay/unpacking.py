@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from replicate.daemon.aside import asked_aside
 from replicate.daemon.files import DaemonFiles
+from replicate.daemon.standing_aside import asked_aside
 from replicate.errors import DamagedError, ReplicateError
 from replicate.instance.instance import Instance
 from replicate.journal.segment import segment_name

@@ -20,7 +20,7 @@ from replicate.region.sqlite.writing import FileWriter
 
 if TYPE_CHECKING:
     from replicate.region.sqlite.applying import AppliedFile
-    from replicate.region.sqlite.mending import MendedFile
+    from replicate.region.sqlite.recovering import MendedFile
     from replicate.region.sqlite.snapshot import OpenRegions
 
 Path = str | os.PathLike[str]
@@ -48,7 +48,7 @@ class SqliteKind:
 
     def mended(self, path: Path, *, region: bytes) -> MendedFile:
         """A region in recovery."""
-        from replicate.region.sqlite.mending import MendedFile
+        from replicate.region.sqlite.recovering import MendedFile
 
         return MendedFile(path, region=region)
 

@@ -1,7 +1,7 @@
 """A region's file that is open: what each purpose asks of it.
 
 Guarantees: as `ReadRegion` of region/protocol.py says.
-Leaves to others: what is done with it (writing.py, applying.py, mending.py), locks of ours, the journal.
+Leaves to others: what is done with it (writing.py, applying.py, recovering.py), locks of ours, the journal.
 """
 
 from __future__ import annotations

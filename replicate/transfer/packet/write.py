@@ -1,7 +1,7 @@
 """Writes one packet: whole and durable under its own name, or nothing of it is left.
 
-Guarantees: those of ../aside_file.py; one pass, with bounded memory, also where it is sealed: then nothing of it is on
-the disk but that. No file that was there when it began is replaced.
+Guarantees: those of ../unfinished_file.py; one pass, with bounded memory, also where it is sealed: then nothing of it
+is on the disk but that. No file that was there when it began is replaced.
 Refuses to know: what goes into it (export.py), and how it is signed.
 """
 
@@ -15,7 +15,6 @@ from typing import Final
 
 from replicate.errors import AlreadyExistsError, InternalError
 from replicate.system.failpoint import hit
-from replicate.transfer.aside_file import AsideFile
 from replicate.transfer.packet.format import (
     PACKET,
     PIECE_BYTES,
@@ -29,6 +28,7 @@ from replicate.transfer.packet.format import (
 )
 from replicate.transfer.packet.sealed import PacketSealer
 from replicate.transfer.records import HEAD_BYTES
+from replicate.transfer.unfinished_file import AsideFile
 from replicate.wire.compression import Compressor
 
 PIECE_OVERHEAD_BYTES: Final = HEAD_BYTES + 4

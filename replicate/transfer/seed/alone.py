@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Final
 
 from replicate.compare.last import note_seeded
-from replicate.daemon.aside import asked_aside
 from replicate.daemon.files import SEED, DaemonFiles
 from replicate.daemon.last_run import start_again
+from replicate.daemon.standing_aside import asked_aside
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain, require_seeded
 from replicate.door.snapshot import door_of, take_snapshot

@@ -21,7 +21,6 @@ from replicate.limits import MIB
 from replicate.model.transaction import Catalogue
 from replicate.system.failpoint import hit
 from replicate.system.os_errors import io_error
-from replicate.transfer.aside_file import AsideFile
 from replicate.transfer.container import (
     PAGES_BYTES,
     SEED,
@@ -35,6 +34,7 @@ from replicate.transfer.container import (
 )
 from replicate.transfer.container import RecordType as Type
 from replicate.transfer.records import HEAD_BYTES, PREFIX_BYTES
+from replicate.transfer.unfinished_file import AsideFile
 
 SPARE_BYTES: Final = 1 * MIB
 """Left free on a disk that we fill knowingly."""

@@ -24,7 +24,7 @@ from replicate.journal.chain import Chain
 from replicate.journal.frame import FRAME_HEAD_BYTES
 from replicate.journal.record import read_head
 from replicate.journal.spool_format import part_offset
-from replicate.lost.look import Owner, look
+from replicate.lost.peers_lack import Owner, look
 from replicate.pool.shared_memory import PoolKind, retire
 from tests.harness.journals import flip, frame_places
 from tests.harness.pair import Pair

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from replicate.daemon.aside import asked_aside, is_asked_aside
 from replicate.daemon.files import DaemonFiles
+from replicate.daemon.standing_aside import asked_aside, is_asked_aside
 from replicate.errors import AlreadyRunningError, BusyError
 from replicate.instance.instance import Instance
 from replicate.roles.alone import daemons_down

@@ -34,7 +34,7 @@ from replicate.errors import (
 )
 from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.instance import Instance
-from replicate.lost.look import Owner, look
+from replicate.lost.peers_lack import Owner, look
 from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.region.sqlite.applying import AppliedFile

@@ -82,7 +82,7 @@ def sizes(world: Any) -> Mapping[str, Mapping[str, Any]]:
             "pieces_backwards": partial(pieces_backwards, piece_bytes=PIECE_BYTES),
             "changes_backwards": partial(changes_backwards, piece_bytes=PIECE_BYTES, piece_changes=3),
         },
-        "replicate.lost.look": {"last_seqno_of": _seqno_of},
+        "replicate.lost.peers_lack": {"last_seqno_of": _seqno_of},
         "replicate.lost.file": {"datetime": moment},
         "receiver_server.lost": {"to_send": lambda _instance: ()},
         "replicate.door.recovery.opening": {"_lock": _NoLock()},

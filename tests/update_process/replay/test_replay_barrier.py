@@ -10,7 +10,7 @@ import pytest
 from replicate.door.barrier import Barrier
 from replicate.door.door import Door
 from replicate.door.snapshot import door_of, take_snapshot
-from replicate.journal.aside import AsideSegment
+from replicate.journal.prepared_segment import AsideSegment
 from replicate.pool import control as word
 from replicate.system import failpoint
 from tests.harness.pair import Pair

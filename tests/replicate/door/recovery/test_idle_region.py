@@ -16,7 +16,7 @@ from replicate.door.recovery import recovery, roll_forward
 from replicate.door.recovery.opening import make_chain, open_door
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader
-from replicate.region.sqlite import mending
+from replicate.region.sqlite import recovering
 from replicate.region.sqlite.bookkeeping import HELD_AT, HELD_BELOW
 from tests.harness.instances import (
     check,
@@ -203,13 +203,13 @@ def test_what_is_taken_back_of_a_note_is_on_the_disk_before_its_numbers_are_give
 ) -> None:
     """While a foreign reader has the region open no checkpoint would bring it there."""
     levels = []
-    forget = mending.forget_held
+    forget = recovering.forget_held
 
     def forget_held(connection: apsw.Connection, last_seqno: int) -> None:
         levels.append(connection.pragma("synchronous"))
         forget(connection, last_seqno)
 
-    monkeypatch.setattr(mending, "forget_held", forget_held)
+    monkeypatch.setattr(recovering, "forget_held", forget_held)
 
     def rolled_forward(*words: Any) -> int:
         levels.append(words[3].connection.pragma("synchronous"))

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from replicate.daemon import control
-from replicate.daemon.aside import asked_aside, is_asked_aside
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.lock_file import daemon_names
+from replicate.daemon.standing_aside import asked_aside, is_asked_aside
 from replicate.errors import AlreadyRunningError, BusyError
 from replicate.system.processes import is_ending
 from tests.harness.waiting import wait_until
@@ -23,7 +23,7 @@ from tests.replicate.daemon.test_daemon import PROGRAM, events, start
 ASKS = """
 import sys, time
 from pathlib import Path
-from replicate.daemon.aside import asked_aside
+from replicate.daemon.standing_aside import asked_aside
 with asked_aside(Path(sys.argv[1]), 10):
     print("asks", flush=True)
     sys.stdin.read()

@@ -19,7 +19,7 @@ from update_process import applier as applying
 from update_process.applier import Waiting
 from update_process.plan import open_window
 from update_process.window.columns import Points
-from update_process.window.single import verify_single
+from update_process.window.single_transaction import verify_single
 
 VALUES = [1, -1, 1.5, "text", b"bytes", None]
 

@@ -1,7 +1,7 @@
 """Where a connection's transaction stands, what each step does there, and where it leads: one table.
 
-transaction.py asks it what a step has to do. tests/replicate/dbapi/test_stage.py walks all of it on a real connection:
-each step does what stands here, and leads there.
+transaction.py asks it what a step has to do. tests/replicate/dbapi/test_transaction_stages.py walks all of it on a real
+connection: each step does what stands here, and leads there.
 
 Guarantees: names and a table only.
 Leaves to others: how a step is taken (dbapi/transaction.py).

@@ -11,8 +11,8 @@ from typing import Any
 import apsw
 import pytest
 
-from replicate.dbapi.stage import TRANSITIONS, Act, Stage, TransactionStep
 from replicate.dbapi.transaction import ConnectionTransaction
+from replicate.dbapi.transaction_stages import TRANSITIONS, Act, Stage, TransactionStep
 from replicate.region.sqlite.sql.statements import classify
 from tests.harness.fake_door import FakeDoor, FakeOpened
 

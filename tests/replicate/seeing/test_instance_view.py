@@ -1,4 +1,4 @@
-"""seeing/look.py: an instance looked at again and again: what `status` says, what its logs say, and when it is gone."""
+"""An instance looked at again and again: what `status` says, what its logs say, and when it is gone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from replicate.errors import NotFoundError
-from replicate.seeing.look import InstanceView
+from replicate.seeing.instance_view import InstanceView
 from replicate.status.collect import collect
 from tests.harness.logs import SOURCE, START_US, raw, statistics, write
 from tests.harness.pair import Pair

@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.interrupts import interrupting
 from tests.harness.waiting import wait_until
-from update_process.beside import run_beside
+from update_process.own_thread import run_beside
 
 
 def test_both_run_at_once_and_both_have_ended() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from replicate.errors import DiskFullError, JournalIOError, NotFoundError, ReplicateError
-from replicate.transfer import aside_file
-from replicate.transfer.aside_file import AsideFile
+from replicate.transfer import unfinished_file
+from replicate.transfer.unfinished_file import AsideFile
 
 
 def nothing() -> None:
@@ -27,7 +27,7 @@ def descriptors() -> int:
 
 def test_it_gets_its_name_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
-    monkeypatch.setattr(aside_file, "SYNC_BYTES", 3)
+    monkeypatch.setattr(unfinished_file, "SYNC_BYTES", 3)
     monkeypatch.setattr(os, "fdatasync", synced.append)
     before = descriptors()
     one = AsideFile(tmp_path / "one", "file")

@@ -12,7 +12,7 @@ import pytest
 from replicate.errors import TryAgainError
 from replicate.limits import PARTITION_STREAM, RING_SLOTS
 from replicate.region.protocol import ScrRow
-from replicate.region.sqlite.mending import MendedFile
+from replicate.region.sqlite.recovering import MendedFile
 from tests.harness.instances import insert, make_primary, session_of
 
 COMMITS = 5
