@@ -1,4 +1,5 @@
-"""Replays that are under way while roles change, with real processes. Of archives: tests/spark/test_archive_roles.py.
+"""Replays and seeds that are under way while roles change, with real processes. Of archives:
+tests/spark/test_archive_roles.py.
 
 Guarantees: each of them ends well, or stops with one clear error; what it stopped at loses nothing; given again, the
 same command ends the same; and all sites are equal in the end.
@@ -192,4 +193,83 @@ def test_a_replay_from_a_journal_that_is_taken_back(beside: Beside, failpoint: s
         assert found <= numbers or not numbers, "those of the third site are there already"
         numbers |= found
     assert len(numbers) == lost - common
+    beside.equal()
+
+
+@pytest.mark.parametrize("from_connection", [False, True])
+def test_a_seed_from_one_that_hands_its_role_over(beside: Beside, *, from_connection: bool) -> None:
+    """It ends with what it copied, and the site goes on from the new primary."""
+    common = beside.write_on(beside.primary, 1)
+    wait_until(lambda: beside.last_seqno(beside.secondary) == common, what="the secondary has all")
+    if from_connection:
+        beside.on(beside.third, "receiver", "start", "--no-update", "--listen", "127.0.0.1:0")
+        listen = beside.daemon(beside.third, "receiver")["facts"]["listen"]
+        beside.on(beside.primary, "peer", "add", "--replace", "third", listen)
+        beside.on(beside.primary, "source", "start", "--peer", "third")
+        running = beside.begun("seed.received:1", beside.third, "--json", "seed", "--restart")
+    else:
+        running = beside.begun(
+            "seed.journal_begun:1", beside.third, "--json", "seed", "--restart", "--from", beside.primary
+        )
+    beside.switch("--to", "secondary")
+    beside.exchange()
+    done = beside.goes_on(running)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["seqno"] >= common
+    if from_connection:
+        beside.on(beside.third, "receiver", "stop")
+    beside.third_follows()
+    beside.equal()
+
+
+def test_a_site_that_is_being_seeded_takes_no_role_until_that_has_ended(beside: Beside) -> None:
+    """Each command that would change its role says why it does not, and changes nothing."""
+    for name in ("update", "receiver"):
+        beside.on(beside.secondary, name, "stop")
+    running = beside.begun(
+        "seed.journal_begun:1", beside.secondary, "--json", "seed", "--restart", "--from", beside.primary
+    )
+    last = beside.write("INSERT INTO audit VALUES ('meanwhile', 1)")
+    half = "this secondary has been seeded only in part"
+    busy = "another seed, replay, rebuild or change of role of secondary is under way"
+    for instance, words, code, text in (
+        (beside.primary, ("switchover", "--to", "secondary", "--timeout", "2"), 1, "is not served by primary now"),
+        (beside.secondary, ("promote", "--force", "--timeout", "2"), 69, half),
+        (beside.secondary, ("rollback", "--to", "2", "--timeout", "2"), 75, busy),
+    ):
+        done = beside.on(instance, *words, check=False)
+        assert (done.returncode, text in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+    assert [beside.role(one) for one in (beside.primary, beside.secondary)] == ["primary", "secondary"]
+    done = beside.goes_on(running)
+    assert done.returncode == 0, done.stdout + done.stderr
+    beside.all_start()
+    beside.on(beside.secondary, "wait", "--seqno", str(last), "--timeout", "60")
+    wait_until(lambda: not problems(beside), what="both sites are ready")
+    beside.switch("--to", "secondary")
+    beside.exchange()
+    beside.equal()
+
+
+def test_a_copy_of_what_is_taken_back_meanwhile_is_made_again(beside: Beside) -> None:
+    """A site is seeded from an old primary that another one has taken over from, and that goes back meanwhile. What the
+    copy had is no witness of what the old primary must hold: it starts, and serves as a secondary."""
+    common = beside.write_on(beside.primary, 1)
+    wait_until(lambda: beside.last_seqno(beside.secondary) == common, what="the secondary has all")
+    beside.host_is_lost(beside.primary)
+    lost = beside.write_lost()
+    running = beside.begun(
+        "seed.journal_begun:1", beside.third, "--json", "seed", "--restart", "--from", beside.primary
+    )
+    beside.on(beside.secondary, "promote", "--force")
+    beside.on(beside.primary, "demote")
+    beside.on(beside.primary, "rollback", "--to", str(common))
+    done = beside.goes_on(running)
+    assert done.returncode == 75, done.stdout + done.stderr
+    assert f"was taken back while it was copied as of transaction {lost}" in done.stderr
+    beside.exchange()
+    beside.all_start()
+    beside.on(beside.primary, "peer", "add", "third", "127.0.0.1:1")
+    beside.on(beside.third, "seed", "--restart", "--from", beside.primary)
+    beside.third_follows()
+    assert not list(beside.directory.glob("third-lost-*.jsonl"))
     beside.equal()

@@ -311,16 +311,21 @@ def prove_same_past(chain: Chain, position: Position, secondary: Instance) -> No
             do="Make a newer one: the same command again",
             seqno=seqno + 1,
         )
-    try:
-        known = catalogue_before(chain, seqno + 1)
-    except GapError:
-        known = None
-    if known is None or known.chains != position.chains:
+    if not is_past(chain, position):
         raise DivergedError(
             f"the copy of transaction {seqno} is of another history than {secondary.name} has",
             where=str(secondary.path),
             do=f"Seed all regions: {secondary.way_out}",
         )
+
+
+def is_past(chain: Chain, position: Position) -> bool:
+    """Whether that journal has been at `position`, by the hashes over all transactions up to it. JournalDamagedError
+    and its kin."""
+    try:
+        return catalogue_before(chain, position.last_seqno + 1).chains == position.chains
+    except GapError:
+        return False
 
 
 def _refuse_from_before_a_load(secondary: Instance, seqno: int) -> None:

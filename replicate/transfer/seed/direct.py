@@ -16,13 +16,17 @@ from pathlib import Path
 from typing import Final
 
 from replicate.compare.last import forget_compared
+from replicate.door.door import Door
+from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of, take_absorbed
-from replicate.errors import NotFoundError, UsageError, WrongNetworkError
+from replicate.errors import NotFoundError, PoolReplacedError, TryAgainError, UsageError, WrongNetworkError
 from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import Consumer, write_consumer, write_hold
 from replicate.instance.instance import Instance
+from replicate.model.vector import Position
 from replicate.region.sqlite.partial import take_out
 from replicate.region.sqlite.snapshot import copy_pages
+from replicate.transfer.seed.alone import is_past
 from replicate.transfer.seed.filtered import refuse_from, refuse_into
 from replicate.transfer.seed.install import (
     Progress,
@@ -55,7 +59,8 @@ def seed(
 
     Raises UsageError (also for rows, and a filter on the way), WrongNetworkError, PermissionRefusedError (roles),
     NotFoundError (no region, or the secondary is not a registered peer), AlreadyRunningError (Update Process),
-    AlreadyExistsError (it has data, and `restart` was not asked for), BusyError, DiskFullError and what SQLite says.
+    AlreadyExistsError (it has data, and `restart` was not asked for), BusyError, TryAgainError (the primary's journal
+    was taken back meanwhile), DiskFullError and what SQLite says.
     After a failure the secondary is as it was, or marked as being seeded, and the same call does it again.
     """
     _check(primary, secondary)
@@ -120,6 +125,7 @@ def _seed(primary: Instance, secondary: Instance, progress: Progress | None, tim
         door.wait_durable(snapshot.seqno)
         settle(secondary, snapshot.position, snapshot.csn, snapshot.catalogue, copies, list(copied))
         with positions_locked(primary.consumers_directory):
+            _require_past(door, primary, snapshot.position)
             write_consumer(
                 primary.consumers_directory,
                 Consumer(secondary.name, snapshot.seqno, secondary.content.uuid.hex(), consumer.acknowledged_wall_ns),
@@ -128,6 +134,21 @@ def _seed(primary: Instance, secondary: Instance, progress: Progress | None, tim
     forget_compared(primary, secondary.name)
     finish(secondary)
     return Seeded(snapshot.seqno, tuple(copied), sum(copied.values()))
+
+
+def _require_past(door: Door, primary: Instance, position: Position) -> None:
+    """What the secondary has of a journal that was taken back is no witness of what that must hold: its recovery would
+    miss it for ever. TryAgainError. The caller holds the positions' lock: a rollback lowers them after its cut."""
+    try:
+        door.pool.check_current()
+    except PoolReplacedError as error:  # by a change of roles, which has changed nothing of this, or by a rollback
+        if not is_past(make_chain(primary), position):
+            raise TryAgainError(
+                f"the journal of {primary.name} was taken back while it was copied as of transaction "
+                f"{position.last_seqno}",
+                where=str(primary.path),
+                do="Give the same command again, to copy from the primary of now",
+            ) from error
 
 
 def _named(progress: Progress, name: str) -> Callable[[int, int], None]:
