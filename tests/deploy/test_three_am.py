@@ -74,7 +74,9 @@ def street(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Street]:
     made.environment["PATH"] = f"{bin_directory}:{os.environ['PATH']}"
     try:
         made.start()
-        made.write("UPDATE account SET balance = balance + 1 WHERE id = 1")  # each row has a journal to look at
+        # Each row has a journal to look at, and whatever is done by hand there comes after it.
+        last = made.write("UPDATE account SET balance = balance + 1 WHERE id = 1")
+        made.on(made.secondary, "wait", "--seqno", str(last), "--timeout", "60")
         yield made
     finally:
         made.close()
