@@ -24,7 +24,7 @@ from typing import Final
 from tests.harness.checkout import ROOT
 
 COSTS: Final = Path(__file__).with_name("costs.txt")
-UNIT_S: Final = 0.1
+UNIT_S: Final = 0.06
 """What costs that much is in each run, four times as much in every second one. With it a run of deploy/test takes
 about 10 minutes of two processors."""
 

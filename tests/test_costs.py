@@ -13,14 +13,14 @@ from tests.costs import averaged, function_of, is_there, read_costs, told, turns
 from tests.costs import costs as known_costs
 
 
-@pytest.mark.parametrize(("cost", "turns"), [(0, 1), (0.1, 1), (0.22, 1), (0.23, 2), (0.4, 2), (0.9, 3), (10, 10)])
+@pytest.mark.parametrize(("cost", "turns"), [(0, 1), (0.06, 1), (0.13, 1), (0.14, 2), (0.24, 2), (0.54, 3), (6, 10)])
 def test_turns_are_the_root_of_the_cost(cost: float, turns: int) -> None:
     assert turns_of(cost) == turns
 
 
 def test_no_other_turns_find_a_defect_sooner_for_the_same_cost() -> None:
     """Against each choice of turns there is, of three tests. Rounded turns cost something else, so it is near."""
-    seconds = (0.4, 1.6, 10.0)
+    seconds = (0.24, 0.96, 6.0)
     ours = [turns_of(cost) for cost in seconds]
     budget = sum(cost / turns for cost, turns in zip(seconds, ours, strict=True))
     for others in itertools.product(range(1, 25), repeat=3):

@@ -72,7 +72,7 @@ def test_each_has_its_turn_within_as_many_commits_as_it_says(marks: tuple[str, .
 
 
 def test_what_is_measured_has_turns_by_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conftest, "costs", lambda: {"a.py::test": 0.9, "a.py::cheap": 0.1})
+    monkeypatch.setattr(conftest, "costs", lambda: {"a.py::test": 0.54, "a.py::cheap": 0.06})
     for name, marks, every in (("test", ("slow",), 3), ("test", (), 3), ("cheap", ("slow",), 1), ("cheap", (), 1)):
         item: Any = Item(f"a.py::{name}[1]", *marks)
         assert [has_turn(item, turn) for turn in range(12)].count(True) == 12 // every

@@ -297,7 +297,8 @@ async def test_nobody_is_connected_or_somebody_else_is(pair: Pair) -> None:
 
 @pytest.mark.trio
 async def test_a_source_of_an_older_release_is_not_asked(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message.Introduction.__init__, "__defaults__", (("zstd",), 1024 * 1024, 15_000, 0, "", (), ()))
+    _, *others = message.Introduction.__init__.__defaults__ or ()
+    monkeypatch.setattr(message.Introduction.__init__, "__defaults__", (("zstd",), *others))
     async with site(pair) as both:
         error = await both.fails(SeedFailedError, "cannot send a seed over the connection")
         assert "seed --to-file FILE --for west" in str(error)
