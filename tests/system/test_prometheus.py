@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ HALF_AN_HOUR_S = 1740
 EVALUATED_S = {"refused": 300}
 """What has happened once is an alert for a quarter of an hour."""
 NAMES = ("source-secondary", "receiver", "update")
-GROWING = re.compile(r"_total$|last_contact|_lag_|_backlog_|_age_|compared_seconds")
+COUNTS = re.compile(r"_total$")
+GOING_ON = re.compile(r"last_contact|_lag_|_backlog_|_age_|compared_seconds")
 """What goes on as it went, in promtool; all else is held as it was."""
 SETTINGS = """
     [journal]
@@ -71,11 +73,24 @@ Page = dict[str, float]
 
 @dataclass
 class Told:
-    """What each daemon has told in a state, at two moments; nothing where it did not answer."""
+    """What each daemon has told in a state, every second; nothing where it did not answer."""
 
     seconds: float = 0.0
-    first: dict[str, Page] = field(default_factory=dict)
-    last: dict[str, Page] = field(default_factory=dict)
+    pages: list[dict[str, Page]] = field(default_factory=list)
+
+    @property
+    def first(self) -> dict[str, Page]:
+        return self.pages[0]
+
+    @property
+    def last(self) -> dict[str, Page]:
+        return self.pages[-1]
+
+    def goes_on(self, name: str, key: str) -> bool:
+        """Whether a figure never fell, and grew in the end. A silence between two heartbeats grows and falls, and what
+        is told a second later grows once."""
+        values = [page[name][key] for page in self.pages if key in page[name]]
+        return all(before <= after for before, after in pairwise(values)) and values[-1] > values[-3:][0]
 
 
 @dataclass
@@ -105,12 +120,16 @@ class Walk:
 
     def fires(self, state: str, *alerts: str) -> None:
         """Wait until the server fires these, and keep what is told meanwhile."""
-        began_s, first = time.monotonic(), self.pages()
-        wait_until(
-            lambda: {*alerts} <= self.server.firing(), what=f"{state}: {alerts} fire, not {self.server.firing()}"
-        )
-        wait_until(lambda: time.monotonic() - began_s > 1.5)
-        self.told[state] = Told(time.monotonic() - began_s, first, self.pages())
+        began_s, pages = time.monotonic(), [self.pages()]
+
+        def is_over() -> bool:
+            if time.monotonic() - began_s > 1.1 * len(pages):
+                pages.append(self.pages())
+            return len(pages) > 4 and {*alerts} <= self.server.firing()
+
+        wait_until(is_over, what=f"{state}: {alerts} fire, not {self.server.firing()}")
+        pages.append(self.pages())
+        self.told[state] = Told(time.monotonic() - began_s, pages)
 
 
 def shortened(directory: Path) -> Path:
@@ -247,7 +266,8 @@ def series(told: Told, changes: dict[str, float]) -> list[dict[str, str]]:
             metric, _, found = key.partition("{")
             own = ",".join(f"{label}={json.dumps(text)}" for label, text in json.loads(f"{{{found}").items())
             begin, step = value, 0.0
-            if GROWING.search(metric) and key in told.first[name]:
+            counts = COUNTS.search(metric) or (GOING_ON.search(metric) and told.goes_on(name, key))
+            if counts and key in told.first[name]:
                 step = 30 * (value - told.first[name][key]) / told.seconds
             if metric in changes:
                 begin, step = changes[metric], 0.0
