@@ -264,7 +264,8 @@ class SourceConnection:
             self.drive.nursery.start_soon(self._filter, self._filtering)
         self._streaming.set()
         if agreed.unseen is None:  # a supplier has what is its own, too, at the same place of our journal
-            self.drive.nursery.start_soon(Patrol(consumer, self.link, self.drive).run)
+            goes = None if self._selection is None else self._selection.goes_whole
+            self.drive.nursery.start_soon(Patrol(consumer, self.link, self.drive, goes).run)
         self.drive.poke()
         self._giver.streams(self)
 

@@ -4,8 +4,8 @@
 
 Guarantees: it takes no more of a core, and reads no more, than the settings give it; it rests while the peer has much
 to catch up with, is paused, or applies nothing. A round goes on where it was when the connection or this server has
-ended. What cannot be read is said once a round, and the peer counts it as passed over. Of a table of which the peer has
-listed columns nothing is digested: that would tell of the others. No filter is between the two.
+ended. What cannot be read is said once a round, and the peer counts it as passed over. Of a table that does not go to
+the peer, or not whole, nothing is digested: that would tell of its rows. No filter is between the two.
 Leaves to others: what a range is (compare/range_check.py), which is next (compare/rounds.py), what the peer finds.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +25,8 @@ import trio
 from replicate.compare.range_check import skip_table, take_range
 from replicate.compare.rounds import Place, is_within, pause_s
 from replicate.daemon.driver import Drive
-from replicate.daemon.own_introduction import rows_told
 from replicate.errors import ReplicateError
-from replicate.model.subscription import Table
-from replicate.model.wish import has_list
+from replicate.model.transaction import TableDefinition
 from replicate.pool import control as word
 from replicate.region.sqlite.ranges import packed_key, unpacked_key
 from replicate.settings.load import parse_hours
@@ -94,7 +93,15 @@ def keep_standing(run_directory: Path, peer: str, standing: RoundStanding) -> No
 class Patrol:
     """Of one connection. `run` it beside the stream."""
 
-    def __init__(self, consumer: ConsumerState, link: SourceLink, drive: Drive) -> None:
+    def __init__(
+        self,
+        consumer: ConsumerState,
+        link: SourceLink,
+        drive: Drive,
+        goes: Callable[[TableDefinition], bool] | None = None,
+    ) -> None:
+        """`goes`: whether all of a table goes to the peer, as it is; None: of each."""
+        self._goes = goes
         self._consumer = consumer
         self._link = link
         self._drive = drive
@@ -157,7 +164,7 @@ class Patrol:
         consumer, settings, place = self._consumer, self._settings, self._standing.place
         assert place is not None
         try:
-            taken = await trio.to_thread.run_sync(take_range, consumer.instance, place, self._listed())
+            taken = await trio.to_thread.run_sync(take_range, consumer.instance, place, self._goes)
         except ReplicateError as error:
             where = f"{place.region}.{place.table}"
             consumer.say("the patrol cannot read", where, str(error), is_warning=True, table=where, error=str(error))
@@ -182,11 +189,6 @@ class Patrol:
             busy_s=taken.busy_s, size=taken.size, percent=settings.patrol_percent, mb_per_s=settings.patrol_speed_mb
         )
         await trio.sleep(rest_s)
-
-    def _listed(self) -> frozenset[Table]:
-        """The tables of which the peer has listed columns."""
-        rows = rows_told(self._link.peer.rows) if self._link.peer is not None else {}
-        return frozenset(key for key, text in rows.items() if has_list(text))
 
     async def _tell(self, check: Check) -> bool:
         """As soon as the transaction was sent at which it was made. False when the connection is closed."""

@@ -28,7 +28,6 @@ class JoinStep(Enum):
     SEND_THERE = "the Source Server there sends"
     SEED = "seeded"
     CONVERT = "supplier"
-    NAME_PARTITIONS = "partitions are called as there"
     LISTEN_THERE = "the Receiver Server there listens"
     REGISTER = "registers the supplier there"
     APPLY = "its Update Process applies"
@@ -80,8 +79,6 @@ class SiteFacts:
     is_seeded: bool = False
     applies: bool = False
     has_feed: bool = False
-    knows_names: bool = True
-    """Whether it calls partitions as the one that is joined does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +160,6 @@ def plan(wish: JoinWish, here: SiteFacts | None, there: SiteFacts | None) -> tup
     return tuple(
         PlannedStep(step, _is_done(step, wish, here, there), _command(step, wish, here, there), step in THERE)
         for step in JoinStep
-        if step is not JoinStep.NAME_PARTITIONS or there is not None
     )
 
 
@@ -190,8 +186,6 @@ def _is_done(step: JoinStep, wish: JoinWish, here: SiteFacts | None, there: Site
             return here.is_seeded or is_supplier
         case JoinStep.CONVERT:
             return is_supplier
-        case JoinStep.NAME_PARTITIONS:
-            return here.knows_names
         case JoinStep.LISTEN_THERE:
             return there is not None and there.listens_at is not None
         case JoinStep.REGISTER:
@@ -220,8 +214,6 @@ def _command(step: JoinStep, wish: JoinWish, here: SiteFacts | None, there: Site
             return f"{wish.own} seed"
         case JoinStep.CONVERT:
             return f"{wish.own} instance convert --role supplier"
-        case JoinStep.NAME_PARTITIONS:
-            return f"{wish.own} partition create NAME --id N"
         case JoinStep.LISTEN_THERE:
             at = {} if wish.there is None else {"receiver.listen": str(wish.there)}
             return start_command("receiver", at, of=other)

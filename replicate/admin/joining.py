@@ -35,7 +35,6 @@ from replicate.door.recovery.opening import is_seeded
 from replicate.errors import AlreadyRunningError, UsageError
 from replicate.instance.file import check_name
 from replicate.instance.instance import FILE_NAME, Instance, resolve_instance
-from replicate.model.partitions import Partitions
 from replicate.roles.alone import LOOK_S
 from replicate.roles.supplier import convert
 from replicate.settings.load import Address, parse_address
@@ -69,8 +68,8 @@ class Join:
         """The steps, as they are done now. Raises what bars the way."""
         here, there = opened_if_there(self.wish.named), supplier_if_here(self.wish.supplier_named)
         facts = (
-            None if here is None else _facts(here, self.wish.supplier, there),
-            None if there is None else _facts(there, "", None),
+            None if here is None else _facts(here),
+            None if there is None else _facts(there),
         )
         check(self.wish, *facts)
         return plan(self.wish, *facts)
@@ -100,7 +99,7 @@ class Join:
             case JoinStep.CONVERT:
                 convert(own, "supplier", timeout_s=self.timeout_s)
             case JoinStep.REGISTER:
-                at = self._known(supplier_at(self.wish, None if there is None else _facts(there, "", None)))
+                at = self._known(supplier_at(self.wish, None if there is None else _facts(there)))
                 checked_address(own, self.wish.supplier, str(at))
                 own.register_peer(self.wish.supplier, at.host, at.port)
             case JoinStep.APPLY:
@@ -114,13 +113,11 @@ class Join:
     def _do_there(self, step: JoinStep, own: Instance, there: Instance) -> None:
         match step:
             case JoinStep.REGISTER_THERE:
-                at = self._known(reached_at(self.wish, _facts(own, self.wish.supplier, there)))
+                at = self._known(reached_at(self.wish, _facts(own)))
                 checked_address(there, own.name, str(at))
                 there.register_peer(own.name, at.host, at.port)
             case JoinStep.SEND_THERE:
                 self._send(there, own.name)
-            case JoinStep.NAME_PARTITIONS:
-                own.change_partitions(lambda known: called_as(known, there.partitions_now()))
             case JoinStep.LISTEN_THERE:
                 listen = () if self.wish.there is None else ("--set", f"receiver.listen={self.wish.there}")
                 if not is_running(DaemonFiles(there.path, "update")):  # first: by the other one the step is known
@@ -188,16 +185,6 @@ def _uuid(text: str, supplier: str) -> bytes:
         ) from None
 
 
-def called_as(known: Partitions, there: Partitions) -> Partitions:
-    """Partitions that have no name here are called as there. Raises what `Partitions.created` raises."""
-    if known.limit < there.limit:
-        known = known.with_limit(there.limit)
-    for number, name in there.names.items():
-        if number not in known.names:
-            known = known.created(name, number)
-    return known
-
-
 def opened_if_there(named: str) -> Instance | None:
     """The instance of that directory or name; None while it is not made. Raises what opening it raises."""
     return Instance.open(named, needs=()) if (resolve_instance(named) / FILE_NAME).exists() else None
@@ -209,10 +196,8 @@ def supplier_if_here(named: str) -> Instance | None:
     return Instance.open(named, needs=()) if path.name != named or (path / FILE_NAME).exists() else None
 
 
-def _facts(of: Instance, supplier: str, other: Instance | None) -> SiteFacts:
-    """`supplier`: the one that it joins, which is `other` where that is on this host."""
+def _facts(of: Instance) -> SiteFacts:
     running = {name for name in daemon_names(of.path) if is_running(DaemonFiles(of.path, name))}
-    names = None if other is None else other.partitions_now().names
     return SiteFacts(
         name=of.name,
         network=of.content.network,
@@ -223,7 +208,6 @@ def _facts(of: Instance, supplier: str, other: Instance | None) -> SiteFacts:
         is_seeded=is_seeded(of),
         applies="update" in running,
         has_feed=of.is_feed,
-        knows_names=names is None or names.keys() <= of.partitions_now().names.keys(),
     )
 
 

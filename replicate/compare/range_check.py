@@ -9,7 +9,7 @@ Leaves to others: what comes next and when (rounds.py), what follows from it (pa
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
@@ -22,8 +22,7 @@ from replicate.door.recovery.opening import make_chain
 from replicate.errors import JournalMissingError, NotFoundError, NotSupportedError, ReplicateError
 from replicate.instance.instance import Instance
 from replicate.limits import MIB
-from replicate.model.subscription import Table
-from replicate.model.transaction import Op
+from replicate.model.transaction import Op, TableDefinition
 from replicate.model.wish import has_list
 from replicate.region.sqlite.bookkeeping import region_seqno
 from replicate.region.sqlite.digest import SEQUENCES, tables_without_rows
@@ -37,7 +36,7 @@ from replicate.region.sqlite.ranges import (
     packed_key,
     unpacked_key,
 )
-from replicate.region.sqlite.schema import OWNER
+from replicate.region.sqlite.schema import OWNER, recorded_definitions
 from replicate.region.sqlite.snapshot import reading
 from replicate.wire.message import KEYS_BYTES_MAX, Check
 
@@ -60,9 +59,9 @@ class Taken:
     size: int
 
 
-def take_range(instance: Instance, place: Place, listed: Collection[Table] = ()) -> Taken:
-    """Digest the range at `place`, as it is now. `listed`: tables of which the peer has some columns only (region ""
-    for any); of these nothing is read, and the check says nothing.
+def take_range(instance: Instance, place: Place, goes: Callable[[TableDefinition], bool] | None = None) -> Taken:
+    """Digest the range at `place`, as it is now. `goes`: whether all of a table goes to the peer, None: of each. Of one
+    that does not nothing is read, and the check says nothing: keys and digests tell of rows.
 
     RegionDamagedError and what else opening and reading a region raises: `skip_table` goes past it."""
     began_s = time.thread_time()
@@ -76,7 +75,9 @@ def take_range(instance: Instance, place: Place, listed: Collection[Table] = ())
                 at = at.past_region(regions)
                 continue
             seqno = region_seqno(connection)
-            if not {("", here.table), (here.region, here.table)}.isdisjoint(listed):
+            if goes is not None and any(
+                one.table == here.table and not goes(one) for one in recorded_definitions(connection)
+            ):
                 here = replace(here, after=None)
                 found = NOTHING_READ
             else:

@@ -77,6 +77,11 @@ class RowSelection:
         """Transactions of which nothing went, so far."""
         return self._kept_back + (0 if self._partitions is None else self._partitions.kept_back)
 
+    def goes_whole(self, definition: TableDefinition) -> bool:
+        """Whether all rows of that table go, as they are."""
+        is_kept_back = self._partitions is not None and not self._partitions.goes_whole(definition)
+        return not is_kept_back and (definition.region, definition.table) not in self._filters
+
     def check(self) -> None:
         """PeerRefusedError (ROWS_REFUSED) where the stream cannot go on behind what was taken last."""
         if self._stopped is not None:

@@ -86,6 +86,10 @@ class PartitionSelection:
             return True
         return number != PARTITION_NONE and (self._wanted is None or number in self._wanted)
 
+    def goes_whole(self, definition: TableDefinition) -> bool:
+        """Whether all rows of that table go, as they are."""
+        return self.wants(definition.partition)
+
     def take(self, batch: FrameBatch) -> FrameBatch:
         """The batch as it goes; the same one when all of it does. JournalDamagedError for a table that nobody has
         defined."""

@@ -63,8 +63,9 @@ WITH_ELEMENTS: Final = 9
 """Format of a file whose partitions hold audit elements: a release that does not know it would send schema changes to
 everybody."""
 WITH_ROWS: Final = 10
-WITH_COLUMNS: Final = 11
 """Format of a file with `rows`: a release that does not know them would ask for all rows where some are here."""
+WITH_COLUMNS: Final = 11
+"""Format of one in which they list columns: a release that does not know that could not read them."""
 FORMATS: Final = (
     FORMAT_VERSION, WITH_WAITING, WITH_SUCCESSOR, WITH_FENCE, WITH_PARTITIONS, WITH_PACKETS, WITH_SUPPLIER, WITH_LOADS,
     WITH_ELEMENTS, WITH_ROWS, WITH_COLUMNS,

@@ -33,11 +33,11 @@ from replicate.transfer.records import HEAD_BYTES, PREFIX_BYTES, UNREADABLE, Con
 
 SEED_FORMAT_VERSION: Final = 1
 PART_FORMAT_VERSION: Final = 2
+"""Of a file with some of the regions: a release that does not know it would take it for all of them."""
 PARTIAL_FORMAT_VERSION: Final = 3
 """Of a file with the rows of some partitions only."""
 ROWS_FORMAT_VERSION: Final = 4
 """Of a file with some rows of a table only: a release that does not know it would take them for all."""
-"""Of a file with some of the regions: a release that does not know it would take it for all of them."""
 PAGES_BYTES: Final = 256 * KIB
 """Bytes of pages in one record; a multiple of every page size."""
 NO_ID: Final = bytes(16)

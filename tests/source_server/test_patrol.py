@@ -10,16 +10,22 @@ from typing import Any, cast
 import pytest
 import trio
 
+from replicate.admin import partitions
 from replicate.compare.rounds import Place
 from replicate.errors import InternalError
+from replicate.filters.rows import RowSelection
+from replicate.filters.selection import PartitionSelection
 from replicate.pool import control as word
 from replicate.settings.table import SourceConfig
 from replicate.wire.message import Check, UpdateState
 from source_server.consumer_state import ConsumerProgress
+from source_server.link import SourceLink
 from source_server.patrol import AHEAD_MAX, BACKLOG_MAX, Patrol, RoundStanding, keep_standing, place_path, read_standing
 from tests.harness.link_pair import ConnectionPair, Journal, connected
 from tests.harness.pair import Pair
+from tests.harness.servers import point, servers
 from tests.harness.waiting import wait_until_async
+from update_process.process import serve as serve_update
 
 CHECK = Check(5, 1, True, 2, "main", "t", b"", b"", 0, bytes(16))
 
@@ -52,7 +58,6 @@ class Link:
         self.can_send_bulk = True
         self.knows_patrol = True
         self.sent: list[Check] = []
-        self.peer: Any = None
         self.last_sent_seqno = 10**9
         self.asked = 0
 
@@ -90,9 +95,9 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
     return made
 
 
-def patrol_of(consumer: Consumer, link: Link) -> Patrol:
+def patrol_of(consumer: Consumer, link: Link, goes: Any = None) -> Patrol:
     drive = SimpleNamespace(closed=None, poke=lambda: None)
-    return Patrol(cast(Any, consumer), cast(Any, link), cast(Any, drive))
+    return Patrol(cast(Any, consumer), cast(Any, link), cast(Any, drive), goes)
 
 
 async def walked(consumer: Consumer, link: Link, until: int) -> None:
@@ -127,35 +132,61 @@ async def test_a_round_and_where_it_was_left(pair: Pair, monkeypatch: pytest.Mon
     assert {check.table for check in link.sent} >= {"", "account"}
 
 
+FILTERS = {("main", "account"): "id = 1"}, {("main", "account"): "COLUMNS (id)"}, {("side", "account"): "id = 1"}
+
+
 @pytest.mark.parametrize(
-    ("rows", "is_told"),
+    ("selection", "goes"),
     [
-        (("main", "account", "COLUMNS (id)"), False),
-        (("", "account", "COLUMNS (id) WHERE id = 1"), False),
-        (("side", "account", "COLUMNS (id)"), True),
-        (("main", "account", "id = 1"), True),
-        ((), True),
+        (None, True),
+        (PartitionSelection(None, {}), True),
+        (PartitionSelection([1, 2], {}), True),
+        (PartitionSelection([2], {}), False),
+        (RowSelection(FILTERS[0], {}), False),
+        (RowSelection(FILTERS[1], {}), False),
+        (RowSelection(FILTERS[2], {}), True),
+        (RowSelection(FILTERS[2], {}, PartitionSelection([2], {})), False),
     ],
 )
 @pytest.mark.trio
-async def test_of_a_table_with_listed_columns_nothing_is_digested(
-    pair: Pair, rows: tuple[str, ...], is_told: bool
+async def test_of_a_table_that_does_not_go_whole_nothing_is_digested(
+    pair: Pair, selection: PartitionSelection | RowSelection | None, *, goes: bool
 ) -> None:
     """And the round comes to its end."""
     consumer, link = Consumer(pair), Link()
-    link.peer = SimpleNamespace(rows=rows)
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(patrol_of(consumer, link).run)
+            nursery.start_soon(patrol_of(consumer, link, selection and selection.goes_whole).run)
             await wait_until_async(lambda: bool(link.sent) and link.sent[-1].is_last)
             nursery.cancel_scope.cancel()
     checks = [check for check in link.sent if check.table == "account"]
-    if is_told:
+    if goes:
         assert len(checks) > 1
         assert sum(check.rows for check in checks) == 200
     else:
         (check,) = checks
         assert (check.after, check.upto, check.rows, check.digest) == (b"", b"", 0, bytes(16))
+
+
+@pytest.mark.trio
+async def test_of_what_is_in_none_no_key_and_no_digest_leaves(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through real servers."""
+    partitions.assign(pair.primary, "NONE", ["account"])
+    with pair.connect() as connection:
+        connection.execute("INSERT INTO entry VALUES ('now', 1.5, NULL)")
+    pair.seed(restart=True)
+    sent: list[Check] = []
+    send = SourceLink.send_check
+    monkeypatch.setattr(SourceLink, "send_check", lambda link, check: (sent.append(check), send(link, check)))
+    async with servers() as running:
+        receiver = await running.receiver(pair.secondary)
+        update = running.start("update", pair.secondary, serve_update)
+        point(pair.primary, "west", receiver)
+        running.source(pair.primary, source__patrol_percent=100.0, source__patrol_round_s=1.0)
+        await wait_until_async(lambda: bool(sent) and sent[-1].is_last)
+        assert update.facts
+    assert any(check.rows for check in sent if check.table)
+    assert {(check.upto, check.rows) for check in sent if check.table == "account"} == {(b"", 0)}
 
 
 @pytest.mark.parametrize("why", ["percent", "filter", "release"])
@@ -209,8 +240,8 @@ async def test_a_table_that_cannot_be_read_is_said_and_counts_as_told(
     from replicate.compare import range_check
     from replicate.errors import RegionDamagedError
 
-    def broken(instance: Any, place: Place, listed: Any) -> range_check.Taken:
-        taken = range_check.take_range(instance, place, listed)
+    def broken(instance: Any, place: Place, goes: Any) -> range_check.Taken:
+        taken = range_check.take_range(instance, place, goes)
         if taken.check is not None and taken.check.table == "account":
             raise RegionDamagedError("database disk image is malformed")
         return taken

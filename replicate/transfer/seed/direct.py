@@ -17,7 +17,7 @@ from typing import Final
 
 from replicate.compare.last import forget_compared
 from replicate.door.door import Door
-from replicate.door.recovery.opening import make_chain
+from replicate.door.recovery.opening import ROLLBACK_MARKER, make_chain
 from replicate.door.snapshot import door_of, take_absorbed
 from replicate.errors import NotFoundError, PoolReplacedError, TryAgainError, UsageError, WrongNetworkError
 from replicate.instance.consumer_positions import positions_locked
@@ -142,7 +142,7 @@ def _require_past(door: Door, primary: Instance, position: Position) -> None:
     try:
         door.pool.check_current()
     except PoolReplacedError as error:  # by a change of roles, which has changed nothing of this, or by a rollback
-        if not is_past(make_chain(primary), position):
+        if (primary.path / ROLLBACK_MARKER).exists() or not is_past(make_chain(primary), position):
             raise TryAgainError(
                 f"the journal of {primary.name} was taken back while it was copied as of transaction "
                 f"{position.last_seqno}",

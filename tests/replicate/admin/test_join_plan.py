@@ -17,7 +17,7 @@ AT = Address("10.0.0.2", 7430)
 SHOP_AT = Address("10.0.0.1", 7430)
 WISH = JoinWish("depot", "depot", "shop", "shop", listen="10.0.0.2:7430")
 SHOP = SiteFacts("shop", NETWORK, "supplier", None, frozenset(), frozenset())
-MADE = SiteFacts("depot", NETWORK, "secondary", None, frozenset(), frozenset(), knows_names=False)
+MADE = SiteFacts("depot", NETWORK, "secondary", None, frozenset(), frozenset())
 
 
 def done(wish: JoinWish, here: SiteFacts | None, there: SiteFacts | None) -> list[JoinStep]:
@@ -42,8 +42,6 @@ def walked(wish: JoinWish, there: SiteFacts | None) -> list[JoinStep]:
                 here = replace(here, is_seeded=True)
             case JoinStep.CONVERT:
                 here = replace(here, role="supplier")
-            case JoinStep.NAME_PARTITIONS:
-                here = replace(here, knows_names=True)
             case JoinStep.REGISTER:
                 here = replace(here, peers=frozenset({"shop"}))
             case JoinStep.APPLY:
@@ -66,14 +64,14 @@ def test_on_one_host_each_step_is_done_once_in_its_order() -> None:
 
 def test_of_another_host_the_steps_there_are_left_to_others() -> None:
     wish = replace(WISH, network=NETWORK, there=SHOP_AT)
-    assert walked(wish, None) == [one for one in JoinStep if one not in THERE and one is not JoinStep.NAME_PARTITIONS]
+    assert walked(wish, None) == [one for one in JoinStep if one not in THERE]
     # What follows from them is seen here.
     assert JoinStep.SEND_THERE not in done(wish, MADE, None)
     assert {JoinStep.REGISTER_THERE, JoinStep.SEND_THERE} <= {*done(wish, replace(MADE, is_seeded=True), None)}
 
 
 def test_a_daemon_that_has_ended_since_is_started_again_and_nothing_is_seeded_twice() -> None:
-    here = replace(MADE, role="supplier", peers=frozenset({"shop"}), sends_to=frozenset({"shop"}), knows_names=True)
+    here = replace(MADE, role="supplier", peers=frozenset({"shop"}), sends_to=frozenset({"shop"}))
     there = replace(SHOP, listens_at=SHOP_AT, peers=frozenset({"depot"}), sends_to=frozenset({"depot"}))
     assert [one.step for one in plan(WISH, here, there) if not one.is_done] == [JoinStep.LISTEN, JoinStep.APPLY]
 

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from replicate.admin.join_plan import JoinStep
-from replicate.admin.joining import called_as, supplier_if_here, wish_of
+from replicate.admin.joining import supplier_if_here, wish_of
 from replicate.errors import NotFoundError, UsageError
-from replicate.model.partitions import ONLY_DEFAULT
 from replicate.settings.load import Address
 from tests.harness import fork_server
 from tests.harness.ports import free_port
@@ -153,9 +152,3 @@ def test_words_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         wish_of("depot", str(tmp_path / "shop"))
     with pytest.raises(UsageError, match="'x' is not a UUID"):
         wish_of("depot", "shop", network="x")
-
-
-def test_only_what_has_no_name_is_called_as_there() -> None:
-    here = ONLY_DEFAULT.with_limit(2).created("mine", 2)
-    there = ONLY_DEFAULT.created("theirs", 2).created("stock", 3)
-    assert called_as(here, there).names == {1: "DEFAULT", 2: "mine", 3: "stock"}
