@@ -24,9 +24,9 @@ from typing import Final
 from tests.harness.checkout import ROOT
 
 COSTS: Final = Path(__file__).with_name("costs.txt")
-UNIT_S: Final = 0.06
+UNIT_S: Final = 0.035
 """What costs that much is in each run, four times as much in every second one. With it a run of deploy/test takes
-about 10 minutes of two processors."""
+about 8 minutes of two processors."""
 
 
 def turns_of(cost_s: float) -> int:

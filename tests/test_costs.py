@@ -13,7 +13,9 @@ from tests.costs import averaged, function_of, is_there, read_costs, told, turns
 from tests.costs import costs as known_costs
 
 
-@pytest.mark.parametrize(("cost", "turns"), [(0, 1), (0.06, 1), (0.13, 1), (0.14, 2), (0.24, 2), (0.54, 3), (6, 10)])
+@pytest.mark.parametrize(
+    ("cost", "turns"), [(0, 1), (0.035, 1), (0.07, 1), (0.08, 2), (0.14, 2), (0.315, 3), (3.5, 10)]
+)
 def test_turns_are_the_root_of_the_cost(cost: float, turns: int) -> None:
     assert turns_of(cost) == turns
 
