@@ -44,6 +44,7 @@ def drop_rows(
         choice = secondary.content.choice
         if any(choice.wants(one) or choice.holds(one) for one in gone):
             raise InternalError(f"partitions {sorted(gone)} are not all removed", where=str(secondary.path))
+        secondary.change_subscription(lambda now: now.dropped(gone))  # what is left of them is not as it was
         dropped = 0
         for entry in secondary.regions:
             while count := _drop_some(secondary, entry, gone):
@@ -51,7 +52,6 @@ def drop_rows(
                 if told is not None:
                     told(dropped)
                 hit("partition.dropped")
-        secondary.change_subscription(lambda now: now.dropped(gone))
     return dropped
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -12,6 +15,7 @@ from replicate.model.subscription import LOADING, WAITS
 from replicate.model.wish import TableWish, named_columns, told_what, told_wish
 
 if TYPE_CHECKING:
+    from replicate.admin.partition_release import ReleasedTables
     from replicate.instance.instance import Instance
 
 
@@ -69,13 +73,30 @@ def _and_parents(opened: Instance, names: tuple[str, ...]) -> tuple[str, ...]:
 
 @subscription.command()
 @click.argument("name", nargs=-1, required=True, metavar="NAME…", shell_complete=partitions)
+@click.option(
+    "--release",
+    "directory",
+    type=click.Path(path_type=Path),
+    metavar="DIRECTORY",
+    help="And give their tables to the applications here: plain databases in a new directory, REGION.db each.",
+)
 @click.option("--drop-rows", is_flag=True, help="And delete their rows here, 10,000 in a transaction.")
-def remove(name: tuple[str, ...], drop_rows: bool) -> None:
+def remove(name: tuple[str, ...], directory: Path | None, drop_rows: bool) -> None:
     """Get no more of these partitions. Their rows stay as they were, frozen."""
     from replicate.admin.subscriptions import numbers_of
     from replicate.admin.subscriptions import remove as done
 
     opened = open_instance()
+    released: Sequence[ReleasedTables] = ()
+    if directory is not None:
+        from replicate.admin.partition_release import release_partitions
+        from replicate.cli.progress import seeding
+
+        numbers = numbers_of(opened, name)
+        with seeding("", "copying region") as copied:
+            released = release_partitions(
+                opened, numbers, directory.absolute(), lambda: done(opened, name), told=copied
+            )
     if drop_rows:
         from replicate.admin.dropping import drop_rows as dropping
         from replicate.cli.progress import counting
@@ -83,9 +104,9 @@ def remove(name: tuple[str, ...], drop_rows: bool) -> None:
         numbers = numbers_of(opened, name)
         with counting("deleting", "rows") as told:
             dropping(opened, numbers, lambda: done(opened, name), told=told)
-    else:
+    elif directory is None:
         done(opened, name)
-    _tell(opened)
+    _tell(opened, released)
 
 
 @subscription.command(name="filter")
@@ -224,7 +245,7 @@ def _outside(opened: Instance) -> list[str]:
     ]
 
 
-def _tell(opened: Instance) -> None:
+def _tell(opened: Instance, released: Sequence[ReleasedTables] = ()) -> None:
     from replicate.daemon.files import DaemonFiles
 
     rows = _rows(opened)
@@ -232,4 +253,10 @@ def _tell(opened: Instance) -> None:
     lines += _outside(opened)
     if DaemonFiles(opened.path, "receiver").lock.probe() is not None:
         lines.append("its Receiver Server connects again within a heartbeat, and asks so")
-    emit([row._asdict() for row in rows], lines)
+    facts: list[dict[str, object]] = [row._asdict() for row in rows]
+    for one in released:
+        facts.append({"released": str(one.path), "region": one.region, **asdict(one.has)})
+        lines.append(f"released: {one.path}, {', '.join(one.has.tables)}")
+        lines += [f"  without {name}, which names what is not there" for name in one.has.left_out]
+        lines += [f"  {table} refers to {parent}, which is not there" for table, parent in one.has.outside]
+    emit(facts, lines)

@@ -135,7 +135,7 @@ class Subscription:
         return Subscription(self.wanted, self.wanted, rows=self.rows, held_rows=self.rows)
 
     def dropped(self, numbers: Collection[int]) -> Subscription:
-        """The rows that had stayed of these are gone."""
+        """The rows that had stayed of these are gone, or about to go."""
         return replace(self, frozen=tuple(one for one in self.frozen if one not in numbers))
 
     def lacking_below(self, numbers: Collection[int], next_seqno: int) -> Numbers:
