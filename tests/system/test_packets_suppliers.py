@@ -136,6 +136,35 @@ def test_three_that_write_and_no_line(network: Path) -> None:
         said("-i", site, "journal", "verify")
 
 
+@pytest.mark.slow
+def test_a_ring_by_packets_alone(network: Path) -> None:
+    """Once they know one another, each exports to the next one only: what the depot writes comes to the shop by way of
+    the island."""
+    said("-i", "island", "peer", "add", "shop", "--packets")
+    round_ = ("shop", "depot", "island", "shop")
+    carry(*round_)
+    said("-i", "shop", "partition", "give", "stock", "depot")
+    for site in SITES[1:]:
+        said("-i", "shop", "partition", "share", "notes", site)
+    carry(*round_, *round_[1:])
+    write("depot", "INSERT INTO item VALUES (1, 'lamp', 7)")
+    for turn in range(3):
+        for site in SITES:
+            write(site, f"INSERT INTO note (text, author) VALUES ('{site} {turn}', '{site}')")
+        write(SITES[turn], "UPDATE note SET author = author || '!'")
+        carry(*round_)
+    carry(*round_[1:], *round_[1:])
+    assert_level()
+    assert len(rows("shop")) == 10
+    matrix = json.loads(said("--json", "-i", "shop", "epochs"))
+    told = {one["replica"]: one for one in matrix["replicas"]}
+    assert told["depot"]["kind"] == told["island"]["kind"] == "heard"
+    assert told["depot"]["epochs"]["depot"]
+    for site in SITES:
+        assert "PACKET_GAP" not in said("-i", site, "status")
+        said("-i", site, "journal", "verify")
+
+
 def test_a_lost_packet_and_what_is_said_about_it(network: Path) -> None:
     carry(*RING)
     write("shop", "INSERT INTO item VALUES (1, 'a', 1)")

@@ -340,6 +340,22 @@ def test_a_cut_packet_is_named_and_the_others_go_in(pair: Pair) -> None:
     assert take(pair.secondary, *paths[:2]).known == 2
 
 
+def test_a_packet_that_still_arrives_is_taken_when_it_is_whole(pair: Pair) -> None:
+    """A copy that grows while the directory is imported again and again."""
+    (path,) = several(pair, 1)
+    whole, stands = path.read_bytes(), pair.last_seqno(pair.secondary)
+    path.write_bytes(b"")
+    for part in range(5):
+        with pytest.raises(DamagedError) as caught:
+            take(pair.secondary, path.parent)
+        assert caught.value.where.startswith(str(path))
+        assert pair.last_seqno(pair.secondary) == stands
+        with open(path, "ab") as file:
+            file.write(whole[part * len(whole) // 5 : (part + 1) * len(whole) // 5])
+    take(pair.secondary, path.parent)
+    assert_equal(pair)
+
+
 def test_a_full_disk_applies_nothing(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     paths, stands = several(pair, 2), pair.last_seqno(pair.secondary)
 

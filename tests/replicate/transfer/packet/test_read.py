@@ -148,7 +148,7 @@ def test_only_a_plain_file_is_opened(tmp_path: Path) -> None:
         PacketReader(tmp_path / "none.packet")
 
 
-def test_a_file_that_grows_or_shrinks_meanwhile_is_damaged(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_meanwhile_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "one.packet"
     whole = make(path)
     with PacketReader(path) as reader:
@@ -156,6 +156,20 @@ def test_a_file_that_grows_or_shrinks_meanwhile_is_damaged(tmp_path: Path) -> No
         with pytest.raises(DamagedError):
             reader.verify()
     path.write_bytes(whole[:-1])
+    with pytest.raises(DamagedError):
+        PacketReader(path)
+
+
+def test_of_a_file_that_grows_meanwhile_what_comes_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "one.packet"
+    whole = make(path)
+    with PacketReader(path) as reader:
+        segments = reader.segments()
+        found = [b"".join(next(segments)[1])]
+        with open(path, "ab") as file:
+            file.write(whole)
+        found += [b"".join(pieces) for _, pieces in segments]
+    assert [len(one) for one in found] == [440, 400]
     with pytest.raises(DamagedError):
         PacketReader(path)
 
