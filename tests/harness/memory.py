@@ -1,14 +1,28 @@
 """How much memory processes have of their own: for tests and benchmarks of what must stay bounded.
 
-Guarantees: what is counted is anonymous memory (RssAnon): neither the mapped pools nor files. Refuses to know: what the
-processes do.
+Guarantees: of processes that run, what is counted is anonymous memory (RssAnon): neither the mapped pools nor files. Of
+a command that is run to its end it is all that was resident at once (ru_maxrss). Refuses to know: what the processes
+do.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple
+
+_LAUNCHER: Final = """
+import os, sys
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, used = os.wait4(pid, 0)
+print(used.ru_maxrss, file=sys.stderr)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+"""A process begins with the high mark of the one that has started it, and that of pytest is higher than most. So a
+small one stands between."""
 
 
 class Memory(threading.Thread):
@@ -40,3 +54,22 @@ def anonymous_mib(pid: int) -> float:
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
     return next((int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith("RssAnon:")), 0.0)
+
+
+class Ran(NamedTuple):
+    """A command that has come to its end well. `lines`: that it has printed; `peak_mib`: most resident at once."""
+
+    lines: int
+    peak_mib: float
+
+
+def ran(command: Sequence[str]) -> Ran:
+    """Run a command, whose output is counted and thrown away. AssertionError where it fails."""
+    words = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *command]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        count = sum(1 for _ in process.stdout)
+        said = process.stderr.read().decode()
+    assert process.returncode == 0, said
+    return Ran(count, int(said.splitlines()[-1]) / 1024)
