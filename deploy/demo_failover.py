@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import socket
@@ -74,7 +75,8 @@ class FailoverStory:
         network = self.shop.ask("instance", "show", instance=NORTH)["network"]
         self.shop.instances.append(SOUTH)
         self.shop.run("instance", "create", SOUTH, "--role", "secondary", "--network", network)
-        say("  (Both sites are set up for either role: a Receiver Server's address, and quick heartbeats.)")
+        say("  (The file replicate.toml of both makes them ready for either role: where a Receiver Server listens, and")
+        say("  quick heartbeats.)")
         for site in (NORTH, SOUTH):
             self._configure(site)
         self.shop.run("receiver", "start", instance=SOUTH)
@@ -83,18 +85,23 @@ class FailoverStory:
         self.shop.run("peer", "add", SOUTH, f"127.0.0.1:{self.relay.port}", instance=NORTH)
         self.shop.run("source", "start", instance=NORTH)
         self.shop.run("seed", "--from", NORTH, instance=SOUTH)
-        self._start_update(SOUTH)
+        self.shop.run("update", "start", instance=SOUTH)
         self._work(NORTH, 1, 2)
         self._sleep(WORK_S)
 
     def _configure(self, site: str) -> None:
-        settings = {
-            "receiver.listen": f"127.0.0.1:{self._ports[site]}",
-            **{f"{daemon}.heartbeat_period_s": f"{HEARTBEAT_S:g}" for daemon in ("receiver", "source")},
-            **{f"{daemon}.dead_after_s": f"{DEAD_AFTER_S:g}" for daemon in ("receiver", "source")},
-        }
-        for key, value in settings.items():
-            self.shop.ask("config", "set", key, value, instance=site)
+        """As with an editor: the file has each setting, commented out, with its default."""
+        file = self.shop.path / site / "replicate.toml"
+        text = file.read_text(encoding="utf-8")
+        for name, value, sections in (
+            ("listen", f'"127.0.0.1:{self._ports[site]}"', 1),
+            ("heartbeat_period_s", f"{HEARTBEAT_S:g}", 2),
+            ("dead_after_s", f"{DEAD_AFTER_S:g}", 2),
+        ):
+            text, found = re.subn(rf"^# {name} = .*$", f"{name} = {value}", text, flags=re.MULTILINE)
+            if found != sections:
+                raise DemoFailedError(f"{file} should have {name} {sections} times, it has it {found} times")
+        file.write_text(text, encoding="utf-8")
 
     # 2. The disaster.
 
@@ -124,13 +131,12 @@ class FailoverStory:
     def _take_over(self) -> None:
         say("\n3. South takes over, because an operator says so. Nothing does it by itself.")
         self.shop.run("status", instance=SOUTH, allowed=(0, 1))
-        self.shop.run("receiver", "stop", instance=SOUTH)
-        self.shop.run("update", "stop", instance=SOUTH)
         say("  (For a while after the primary was heard this is refused: two primaries would part.)")
         self._sleep(DEAD_AFTER_S)
         promoted = self.shop.ask("promote", instance=SOUTH, show=True)
         self._taken_over = int(promoted["seqno"])
         say(f"      south is primary, with all transactions up to {self._taken_over}")
+        say("  (Its daemons stood aside for that, and go on in the new role.)")
         self._rows_before = self._rows_of((1, 2))
         say("  The application goes on there. (Its service desk; the tills would give new numbers to purchases, which")
         say("  those that were lost have, too. That would be a conflict of each, and is nobody's wish on such a day.)")
@@ -150,10 +156,10 @@ class FailoverStory:
             raise DemoFailedError(f"there should be one file of lost transactions, there are {len(found)}")
         self._lost_file = found[0].name
         say(f"      north is back at {done['to']}, from {done['last']}; the rest stands in {self._lost_file}")
-        say("  Then it follows south: the stream runs the other way.")
+        say("  Then it follows south: the stream runs the other way. Its Source Server sleeps until north is primary.")
         self.shop.run("peer", "add", NORTH, f"127.0.0.1:{self._ports[NORTH]}", instance=SOUTH)
         self.shop.run("receiver", "start", instance=NORTH)
-        self._start_update(NORTH)
+        self.shop.run("source", "start", instance=NORTH)
         self.shop.run("source", "start", instance=SOUTH)
 
     # 5. What was lost.
@@ -183,22 +189,14 @@ class FailoverStory:
     # 6. The way back.
 
     def _change_back(self) -> None:
-        say("\n6. The roles are changed back, by plan, so nothing is lost: the application stops for that moment.")
+        say("\n6. The line is mended, and the roles are changed back, by plan: nothing is lost. The shop is shut then.")
         reports = [writer.finish(60.0) for writer in self.shop.writers]
         self.shop.writers.clear()
         say(f"      the application had committed {sum(int(report['number']) for report in reports)} at south")
-        self._level(SOUTH, NORTH)
-        self.shop.run("source", "stop", instance=SOUTH)
-        last = str(self.shop.ask("demote", instance=SOUTH, show=True)["seqno"])
-        say(f"      south is secondary, from {last} on")
-        self.shop.run("receiver", "stop", instance=NORTH)
-        self.shop.run("update", "stop", instance=NORTH)
-        self.shop.run("promote", "--expect", last, instance=NORTH)
         assert self.relay is not None
         self.relay.mend()
-        self.shop.run("receiver", "start", instance=SOUTH)
-        self._start_update(SOUTH)
-        self.shop.run("source", "start", instance=NORTH)
+        self._level(SOUTH, NORTH)
+        self.shop.run("switchover", "--to", NORTH, instance=SOUTH)
         say("  The shop is open at north again.")
         self._work(NORTH, 1, 2)
         self._sleep(WORK_S)
@@ -257,12 +255,6 @@ class FailoverStory:
     def _has_committed(writer: WriterProcess) -> bool:
         writer.check()
         return int(writer.report["last_seqno"]) > 0
-
-    def _start_update(self, site: str) -> None:
-        """It may run already: some releases start it with the Receiver Server."""
-        said = self.shop.ask("update", "status", instance=site, allowed=(0, 1))["update"]
-        if not isinstance(said, dict) or said["state"] not in ("starting", "serving"):
-            self.shop.run("update", "start", instance=site)
 
     def _level(self, primary: str, secondary: str) -> None:
         """The secondary has all that the primary has."""
