@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -21,8 +20,6 @@ pytestmark = pytest.mark.slow
 
 DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo.py"
 SHORT = ("--duration", "2.5")
-FAILOVER_S = 60.0
-"""Processor time of a whole failover, which an idle machine needs no longer for: its commands come one by one."""
 DONE = "both databases are equal, and nothing is left running."
 
 
@@ -118,17 +115,9 @@ def _go_on_with_what_was_kept(kept: Demonstration) -> None:
     assert kept.left_running() == []
 
 
-def seconds_of_children() -> float:
-    """Of a processor, by those that have ended; the daemons are nobody's children."""
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return spent.ru_utime + spent.ru_stime
-
-
 def test_a_site_is_lost_and_comes_back(tmp_path: Path) -> None:
-    before_s = seconds_of_children()
     demo = Demonstration(tmp_path, "--failover", "--keep")
     assert demo.finish() == 0, demo.said
-    assert seconds_of_children() - before_s < FAILOVER_S
     assert DONE in demo.lines[-1]
     for text in (
         "processes are dead",
