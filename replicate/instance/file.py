@@ -497,55 +497,7 @@ def decode(raw: bytes, where: str) -> InstanceFile:
             do=f"Restore it from a backup (settings belong into replicate.toml){_ELSE}",
         )
     try:
-        is_supplier = facts["role"] == SUPPLIER
-        role: Any = "primary" if is_supplier else facts["role"]
-        streamed = dict(facts.get("streamed", ()))
-        if role not in ("primary", "secondary"):
-            raise ValueError(f"role {role!r}")
-        content = InstanceFile(
-            network=uuid.UUID(facts["network"]).bytes,
-            uuid=uuid.UUID(facts["uuid"]).bytes,
-            name=check_name(facts["name"], "instance"),
-            incarnation=int(facts["incarnation"]),
-            role=role,
-            created_wall_ns=int(facts["created_wall_ns"]),
-            journal_inode=str(facts["journal_inode"]),
-            next_region_id=int(facts["next_region_id"]),
-            home=str(facts["home"]),
-            regions=tuple(
-                RegionEntry(
-                    int(r["id"]), check_name(r["name"], "region"), uuid.UUID(r["uuid"]).bytes, Path(str(r["path"]))
-                )
-                for r in facts["regions"]
-            ),
-            peers=tuple(
-                PeerEntry(
-                    check_name(p["name"], "peer"),
-                    str(p["host"]),
-                    int(p["port"]),
-                    str(p.get("certificate", "")),
-                    passive=_is_passive(p.get("mode", ACTIVE)),
-                    partitions=_numbers(p.get("partitions")),
-                    outbox=str(p.get("outbox", "")),
-                    inbox=str(p.get("inbox", "")),
-                )
-                for p in facts["peers"]
-            ),
-            waiting=tuple(check_name(name, "region") for name in facts.get("waiting", ())),
-            successor=_successor(facts.get("successor")),
-            is_feed=facts.get("feed", False) is True,
-            overruled=int(facts.get("overruled", 0)),
-            is_restored=bool(facts.get("restored", False)),
-            frozen=_frozen(facts.get("frozen")),
-            partitions=unpack(facts["partitions"]) if "partitions" in facts else ONLY_DEFAULT,
-            subscription=_numbers(facts.get("subscription")),
-            held=_numbers(facts.get("held")),
-            streamed=dict(zip(_numbers(streamed) or (), map(int, streamed.values()), strict=True)),
-            removed=_numbers(facts.get("removed")) or (),
-            rows=_rows(facts.get("rows", ())),
-            held_rows=_rows(facts.get("held_rows", ())),
-            is_supplier=is_supplier,
-        )
+        content = _from_json(facts)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise DamagedError(
             f"the instance file makes no sense: {error}", where=where, do=f"Restore it from a backup{_ELSE}"
@@ -557,6 +509,62 @@ def decode(raw: bytes, where: str) -> InstanceFile:
             do=f"Restore it from a backup{_ELSE}",
         )
     return content
+
+
+def _from_json(facts: dict[str, Any]) -> InstanceFile:
+    """What the file says. Raises ValueError, KeyError, TypeError, AttributeError, OverflowError or UsageError where it
+    makes no sense."""
+    is_supplier = facts["role"] == SUPPLIER
+    role: Any = "primary" if is_supplier else facts["role"]
+    if role not in ("primary", "secondary"):
+        raise ValueError(f"role {role!r}")
+    streamed = dict(facts.get("streamed", ()))
+    return InstanceFile(
+        network=uuid.UUID(facts["network"]).bytes,
+        uuid=uuid.UUID(facts["uuid"]).bytes,
+        name=check_name(facts["name"], "instance"),
+        incarnation=int(facts["incarnation"]),
+        role=role,
+        created_wall_ns=int(facts["created_wall_ns"]),
+        journal_inode=str(facts["journal_inode"]),
+        next_region_id=int(facts["next_region_id"]),
+        home=str(facts["home"]),
+        regions=tuple(map(_region_of, facts["regions"])),
+        peers=tuple(map(_peer_of, facts["peers"])),
+        waiting=tuple(check_name(name, "region") for name in facts.get("waiting", ())),
+        successor=_successor(facts.get("successor")),
+        is_feed=facts.get("feed", False) is True,
+        overruled=int(facts.get("overruled", 0)),
+        is_restored=bool(facts.get("restored", False)),
+        frozen=_frozen(facts.get("frozen")),
+        partitions=unpack(facts["partitions"]) if "partitions" in facts else ONLY_DEFAULT,
+        subscription=_numbers(facts.get("subscription")),
+        held=_numbers(facts.get("held")),
+        streamed=dict(zip(_numbers(streamed) or (), map(int, streamed.values()), strict=True)),
+        removed=_numbers(facts.get("removed")) or (),
+        rows=_rows(facts.get("rows", ())),
+        held_rows=_rows(facts.get("held_rows", ())),
+        is_supplier=is_supplier,
+    )
+
+
+def _region_of(facts: dict[str, Any]) -> RegionEntry:
+    return RegionEntry(
+        int(facts["id"]), check_name(facts["name"], "region"), uuid.UUID(facts["uuid"]).bytes, Path(str(facts["path"]))
+    )
+
+
+def _peer_of(facts: dict[str, Any]) -> PeerEntry:
+    return PeerEntry(
+        check_name(facts["name"], "peer"),
+        str(facts["host"]),
+        int(facts["port"]),
+        str(facts.get("certificate", "")),
+        passive=_is_passive(facts.get("mode", ACTIVE)),
+        partitions=_numbers(facts.get("partitions")),
+        outbox=str(facts.get("outbox", "")),
+        inbox=str(facts.get("inbox", "")),
+    )
 
 
 def _is_passive(mode: object) -> bool:

@@ -114,24 +114,7 @@ def collect(instance: Instance) -> Status:
     problems = list(_refused_settings(instance))
     words = _read_words(instance, problems)
     regions = tuple(_region(instance, entry, words) for entry in instance.regions)
-    closed = ClosedJournal()
-    if is_being_seeded(instance):
-        text = "this secondary has been seeded only in part (a seed runs, or was interrupted)"
-        problems.append(Finding("SEED_INCOMPLETE", text, "replicate -i INSTANCE seed"))
-    elif is_rolled_back_in_part(instance):
-        pass  # its regions and its journal stand apart until it has ended, which is said below
-    elif words is None:
-        closed = look_at_closed_journal(instance, _last_in(regions))
-        if closed.problem and _read_words(instance, problems) is None:  # else somebody was just opening it
-            text = f"the journal cannot be opened: {closed.problem}"
-            problems.append(Finding("JOURNAL_UNREADABLE", text, closed.do))
-    elif words.barrier_seqno and words.barrier_left_s > 0 and is_held(instance):
-        what = (
-            "writers" if words.barrier_seqno == NOWHERE else f"the Update Process at transaction {words.barrier_seqno}"
-        )
-        text = f"a compare or digest holds {what}"
-        do = f"wait for it: it is lifted in {words.barrier_left_s:.0f} s at the latest"
-        problems.append(Finding("BARRIER_HELD", text, do))
+    closed = _closed(instance, words, regions, problems)
     problems += _waiting(instance)
     problems += certificate_findings(instance.path, instance.config.tls, now_wall_ns / 1e9)
     problems += _unusable_certificate(instance)
@@ -156,25 +139,21 @@ def collect(instance: Instance) -> Status:
     content = instance.content
     noted = look_at_compared(instance.path)
     compared = _compared(noted, now_wall_ns)
+    patrolled = look_at_patrolled(instance.path) if instance.role == "secondary" else Patrolled()
     others = _others(instance, receiving, compared)
+    source, here = receiving.source if receiving is not None else "", {other.name for other in others if other.typed}
     if regions and not is_being_seeded(instance):
         problems += compared_findings(
             instance.told_role,
             compared,
             peers={peer.name for peer in instance.consumers},
-            source=receiving.source if receiving is not None else "",
-            here={other.name for other in others if other.typed},
+            source=source,
+            here=here,
             filled_s=(now_wall_ns - max(noted.seeded_wall_ns, content.created_wall_ns)) / 1e9,
             warn_days=instance.config.status.compared_warn_days,
             repaired=_repaired(noted, now_wall_ns),
         )
-    patrolled = look_at_patrolled(instance.path) if instance.role == "secondary" else Patrolled()
-    problems += patrol_findings(
-        patrolled,
-        now_wall_ns,
-        source=receiving.source if receiving is not None else "",
-        here={other.name for other in others if other.typed},
-    )
+    problems += patrol_findings(patrolled, now_wall_ns, source=source, here=here)
     return Status(
         name=instance.name,
         role=instance.told_role,
@@ -194,6 +173,31 @@ def collect(instance: Instance) -> Status:
         packets=packets,
         suppliers=suppliers,
     )
+
+
+def _closed(
+    instance: Instance, words: _Words | None, regions: tuple[RegionReport, ...], problems: list[Finding]
+) -> ClosedJournal:
+    """The journal where nobody has it open. Adds what bars it: a seed, damage, somebody who holds it."""
+    closed = ClosedJournal()
+    if is_being_seeded(instance):
+        text = "this secondary has been seeded only in part (a seed runs, or was interrupted)"
+        problems.append(Finding("SEED_INCOMPLETE", text, "replicate -i INSTANCE seed"))
+    elif is_rolled_back_in_part(instance):
+        pass  # its regions and its journal stand apart until it has ended, which is said below
+    elif words is None:
+        closed = look_at_closed_journal(instance, _last_in(regions))
+        if closed.problem and _read_words(instance, problems) is None:  # else somebody was just opening it
+            text = f"the journal cannot be opened: {closed.problem}"
+            problems.append(Finding("JOURNAL_UNREADABLE", text, closed.do))
+    elif words.barrier_seqno and words.barrier_left_s > 0 and is_held(instance):
+        what = (
+            "writers" if words.barrier_seqno == NOWHERE else f"the Update Process at transaction {words.barrier_seqno}"
+        )
+        text = f"a compare or digest holds {what}"
+        do = f"wait for it: it is lifted in {words.barrier_left_s:.0f} s at the latest"
+        problems.append(Finding("BARRIER_HELD", text, do))
+    return closed
 
 
 def _repaired(noted: Compared, now_wall_ns: int) -> RepairedReport | None:
