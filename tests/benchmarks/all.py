@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.benchmarks import floor_commit, peer_gtm, peer_postgresql
+from tests.benchmarks import floor_commit, peer_gtm, peer_pglogical, peer_postgresql
 from tests.benchmarks.own_memory import own_memory
 from tests.benchmarks.report import Line, table, taken_on
 from tests.benchmarks.street_bench import ROOT
 
 PACKAGES: Final = {
-    "postgresql": ("postgresql-15",),
+    "postgresql": ("postgresql-15", "postgresql-15-pglogical"),
     "gtm": (peer_gtm.PACKAGE,),
     "floor": ("gcc", "libc6-dev", floor_commit.PACKAGE),
 }
@@ -77,7 +77,7 @@ STEPS: Final = (
     Step("filter", "bench_filter", ("--rounds", ROUNDS), ("--transactions", "50000")),
     Step("packets", "bench_packets", ("--rounds", ROUNDS), ("--transactions", "50000")),
     Step("partitions", "bench_partitions", ("--rounds", ROUNDS), ("--transactions", "50000")),
-    Step("suppliers", "bench_suppliers", ("--rounds", ROUNDS), ("--transactions", "50000")),
+    Step("suppliers", "bench_suppliers", ("--rounds", ROUNDS), ("--transactions", "50000"), ("postgresql",)),
     Step("seeing", "bench_seeing", (), ("--rounds", "2")),
     Step("patrol", "bench_patrol", ("--rounds", ROUNDS), ("--rows", "200000")),
     _commit("row", "off"),
@@ -104,7 +104,8 @@ def installed() -> dict[str, bool]:
         floor = False
     else:
         floor = True
-    return {"postgresql": (peer_postgresql.BIN / "initdb").exists(), "gtm": gtm, "floor": floor}
+    postgresql = all(path.exists() for path in (peer_postgresql.BIN / "initdb", peer_pglogical.LIBRARY))
+    return {"postgresql": postgresql, "gtm": gtm, "floor": floor}
 
 
 def install() -> None:

@@ -2,14 +2,15 @@
 alone, and by two suppliers that have both written while their line was down: each its own table; both one table, other
 rows; both one table, the same rows.
 
-Run: python -m tests.benchmarks.bench_suppliers [--transactions N] [--rounds N] [--table]
+Run: python -m tests.benchmarks.bench_suppliers [--transactions N] [--rounds N] [--peers postgresql] [--table]
 
 Real processes, real TCP over loopback, values of 100 bytes. `secondary` is one primary and its secondary, and is what
 the others are compared with. In each round every case has its turn, on a street of its own.
 
 Prints a JSON line for each case, or with `--table` a table: transactions a second from the first one applied until all
 are, of both sites together where both have written (of a short backlog from the start of the Source Servers). Nothing
-is asserted.
+is asserted. `--peers postgresql` has two nodes of PostgreSQL that both write take their turns
+(peer_pglogical.py); their figures are from the start.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from replicate.bench.catch_up import VALUE_BYTES, catch_up
 from replicate.bench.street import Bench, attach, value, wait_for
 from replicate.compare.ruv import compare_ruvs, ruv_of
 from replicate.instance.instance import Instance
-from tests.benchmarks import report
+from tests.benchmarks import peer_pglogical, report
 from tests.benchmarks.street_bench import machine, make_database
 
 LOOK_S: Final = 0.01
@@ -153,10 +154,14 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """A line for each case."""
     facts = machine()
     found: dict[str, list[float]] = {case: [] for case in CASES}
+    theirs: dict[str, list[float]] = {case: [] for case in CASES if arguments.peers and case != "secondary"}
     for _ in range(arguments.rounds):
         for case in CASES:
             found[case].append(measure_case(case, arguments.transactions, arguments.directory))
+            if case in theirs:
+                theirs[case].append(peer_pglogical.catch_up(case, arguments.transactions, VALUE_BYTES))
     middle = {case: statistics.median(rates) for case, rates in found.items()}
+    peer = {case: statistics.median(rates) for case, rates in theirs.items()}
     return [
         report.line(
             "suppliers",
@@ -166,9 +171,18 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             facts=facts,
             case=case,
             ratio_to_secondary={"rate": round(middle[case] / middle["secondary"], 2)} if middle["secondary"] else {},
+            **(_beside(middle[case], peer[case]) if case in peer else {}),
         )
         for case in CASES
     ]
+
+
+def _beside(ours: float, theirs: float) -> dict[str, Any]:
+    return {
+        "postgresql": {"from_start": round(theirs, 1)},
+        "ratio_to_postgresql": round(ours / theirs, 2),
+        "postgresql_settings": peer_pglogical.SETTINGS,
+    }
 
 
 def main() -> None:
@@ -176,6 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--transactions", type=int, default=300_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peers", nargs="*", choices=("postgresql",), default=[], help="measure it too, in turns")
     report.add_table(parser)
     parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
     arguments = parser.parse_args()

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -36,13 +36,13 @@ _UPDATE: Final = "UPDATE item SET value = rpad(lpad(n::text, 12, '0') || '-', {s
 class Cluster:
     """One server with one database."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] = SETTINGS) -> None:
         self.directory = directory
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self._run("initdb", "-D", str(directory), "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale")
-        lines = [f"{name} = '{value}'" for name, value in SETTINGS.items()]
+        lines = [f"{name} = '{value}'" for name, value in settings.items()]
         lines += [f"port = {self.port}", f"unix_socket_directories = '{directory}'"]
         with (directory / "postgresql.auto.conf").open("a") as file:
             file.write("\n".join(lines) + "\n")
@@ -75,7 +75,7 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def clusters() -> Iterator[tuple[Cluster, Cluster]]:
+def clusters(settings: Mapping[str, str] = SETTINGS) -> Iterator[tuple[Cluster, Cluster]]:
     """A publisher and a subscriber. RuntimeError where PostgreSQL is not there."""
     if not (BIN / "initdb").exists():
         raise RuntimeError(f"{BIN}/initdb is not there: apt-get install postgresql-15")
@@ -85,7 +85,7 @@ def clusters() -> Iterator[tuple[Cluster, Cluster]]:
         if os.geteuid() == 0:
             shutil.chown(top, "postgres")
         for name in ("publisher", "subscriber"):
-            made.append(Cluster(top / name))
+            made.append(Cluster(top / name, settings))
         yield made[0], made[1]
     finally:
         for cluster in made:

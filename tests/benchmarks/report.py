@@ -183,8 +183,11 @@ def _partitions(one: Line) -> Row:
 
 def _suppliers(one: Line) -> Row:
     ratio = one["ratio_to_secondary"].get("rate")
-    beside = "" if ratio is None else f"{ratio:.2f} × a secondary"
-    return f"suppliers: {one['case']}", beside, f"{one['figure']['rate']:,.0f} transactions/s"
+    beside = [] if ratio is None else [f"{ratio:.2f} × a secondary"]
+    if "postgresql" in one:
+        theirs = one["postgresql"]["from_start"]
+        beside.append(f"{one['ratio_to_postgresql']:.2f} × PostgreSQL with pglogical ({theirs:,.0f})")
+    return f"suppliers: {one['case']}", ", ".join(beside), f"{one['figure']['rate']:,.0f} transactions/s"
 
 
 def _packets(one: Line) -> Row:

@@ -54,6 +54,15 @@ def test_what_bounds_an_update_process_stands_beside_its_figure() -> None:
     assert text.endswith("; at most 340,000 if commits took no time")
 
 
+def test_suppliers_beside_a_secondary_and_a_peer() -> None:
+    more = {"case": "one table", "ratio_to_secondary": {"rate": 0.2}}
+    beside = {"postgresql": {"from_start": 40_000.0}, "ratio_to_postgresql": 2.5}
+    what, ratio, text, _ = row_of("suppliers", {"rate": 100_000.0}, **more, **beside)
+    assert (what, text) == ("suppliers: one table", "100,000 transactions/s")
+    assert ratio == "0.20 × a secondary, 2.50 × PostgreSQL with pglogical (40,000)"
+    assert row_of("suppliers", {"rate": 100_000.0}, **more)[1] == "0.20 × a secondary"
+
+
 def test_commit_beside_plain_sqlite_the_peer_the_floor_and_another_checkout() -> None:
     figure = {"here": 600, "apsw": 1000, "gtm": 500, "floor: plain": 1200, "floor: door": 750, "before: x": 400}
     ratio = {"apsw": 0.6, "gtm": 1.2, "floor: plain": 0.5, "floor: door": 0.8, "before: x": 1.5}
