@@ -1,5 +1,5 @@
 """The seeded simulation as a part of the campaign: as many worlds as fit the time, in both modes, of a primary and a
-secondary, and of sites that change their roles.
+secondary, of sites that change their roles, and of a secondary with some partitions.
 
     python -m tests.faults.simulated [--seed N] [--seconds S]
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.part import parser, run_part
-from tests.simulation.campaign import KEPT, ROLE_MODES, sweep
+from tests.simulation.campaign import KEPT, PART_MODES, ROLE_MODES, sweep
 from tests.simulation.world import MODES
 
 WORLDS: Final = 200
@@ -32,7 +32,7 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
     swept = sweep(
         options.seed * SEEDS_APART,
         count,
-        (*MODES, *ROLE_MODES),
+        (*MODES, *ROLE_MODES, *PART_MODES),
         keep=options.keep,
         stop=lambda _: time.monotonic() > options.deadline_s,
     )

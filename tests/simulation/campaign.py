@@ -3,7 +3,8 @@
     python -m tests.simulation.campaign [--seeds N] [--from M] [--mode MODE] [--plant NAME]
 
 MODE is safety or liveness, of a primary and a secondary; suppliers-safety or suppliers-liveness, of several suppliers;
-roles-safety or roles-liveness, of sites that change their roles; or both, suppliers or roles, for both of each.
+roles-safety or roles-liveness, of sites that change their roles; parts-safety or parts-liveness, of a secondary with
+some partitions; or both, suppliers, roles or parts, for both of each.
 
 `sweep` is what others call. A world whose seed is bad is lived once more with its transcript, which is written below
 tests/simulation/kept (or `--keep`); test_world.py lives every seed in tests/simulation/kept/seeds.txt.
@@ -26,6 +27,8 @@ from typing import Final
 from tests.simulation import plants
 from tests.simulation import world as worlds
 from tests.simulation.base import BaseWorld
+from tests.simulation.parts import plants as part_plants
+from tests.simulation.parts import world as part_worlds
 from tests.simulation.plants import Change, planted
 from tests.simulation.roles import plants as role_plants
 from tests.simulation.roles import world as role_worlds
@@ -38,17 +41,21 @@ SUPPLIERS: Final = "suppliers-"
 SUPPLIER_MODES: Final = tuple(SUPPLIERS + mode for mode in worlds.MODES)
 ROLES: Final = "roles-"
 ROLE_MODES: Final = tuple(ROLES + mode for mode in worlds.MODES)
+PARTS: Final = "parts-"
+PART_MODES: Final = tuple(PARTS + mode for mode in worlds.MODES)
 PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     **plants.PLANTS,
     **supplier_plants.PLANTS,
     **role_plants.PLANTS,
+    **part_plants.PLANTS,
     **plants.EQUIVALENT,
 }
 _MODES: Final = {
-    **{mode: (mode,) for mode in (*worlds.MODES, *SUPPLIER_MODES, *ROLE_MODES)},
+    **{mode: (mode,) for mode in (*worlds.MODES, *SUPPLIER_MODES, *ROLE_MODES, *PART_MODES)},
     "both": worlds.MODES,
     "suppliers": SUPPLIER_MODES,
     "roles": ROLE_MODES,
+    "parts": PART_MODES,
 }
 
 
@@ -58,6 +65,8 @@ def run(seed: int, mode: str, *, recording: bool = False) -> BaseWorld:
         return supplier_worlds.run(seed, mode.removeprefix(SUPPLIERS), recording=recording)
     if mode.startswith(ROLES):
         return role_worlds.run(seed, mode.removeprefix(ROLES), recording=recording)
+    if mode.startswith(PARTS):
+        return part_worlds.run(seed, mode.removeprefix(PARTS), recording=recording)
     return worlds.run(seed, mode, recording=recording)
 
 

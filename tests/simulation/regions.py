@@ -342,7 +342,7 @@ class Rows:
                 pending.deleted.append(image[0])
             elif op == Op.DEFINE:
                 self.definitions[table_id] = definition = TableDefinition.unpack(image)
-                pending.state["version"] = definition.version
+                pending.state |= {"version": definition.version, definition.table: definition}
             elif op == Op.SCHEMA:
                 pending.schema += 1
                 pending.stores_schema = True

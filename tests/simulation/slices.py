@@ -1,6 +1,7 @@
 """The worlds that the tests live, cut into slices: test_worlds_one.py and test_worlds_two.py, a file for each process;
-of several suppliers suppliers/test_worlds.py, of sites that change their roles roles/test_worlds.py. Every run lives
-seeds that its commit chooses; `--full` also those from 1 on, in which the planted bugs are found (test_plants.py).
+of several suppliers suppliers/test_worlds.py, of sites that change their roles roles/test_worlds.py, of a secondary
+with some partitions parts/test_worlds.py. Every run lives seeds that its commit chooses; `--full` also those from 1 on,
+in which the planted bugs are found (test_plants.py).
 
 Guarantees: a commit has the same seeds in every process and on every machine, and another commit has others. The error
 has the end of the transcript of the first seed that is bad, and says where all of it is.
@@ -15,7 +16,7 @@ from typing import Final
 
 from tests.harness.checkout import ROOT, commit_of
 from tests.simulation import world as worlds
-from tests.simulation.campaign import ROLE_MODES, SUPPLIER_MODES, Swept, sweep
+from tests.simulation.campaign import PART_MODES, ROLE_MODES, SUPPLIER_MODES, Swept, sweep
 from tests.simulation.roles.world import LEVEL_S as ROLES_LEVEL_S
 
 SLICES: Final = 20
@@ -30,6 +31,9 @@ SUPPLIER_SEEDS_OF_COMMIT: Final = 10
 ROLE_SLICES: Final = 12
 ROLE_SEEDS_IN_SLICE: Final = 25
 ROLE_SEEDS_OF_COMMIT: Final = 15
+PART_SLICES: Final = 12
+PART_SEEDS_IN_SLICE: Final = 40
+PART_SEEDS_OF_COMMIT: Final = 20
 SEEDS_OF_COMMITS: Final = range(1_000_000, 1_000_000_000)
 TAIL_LINES: Final = 60
 """Of a transcript: what the error itself says, since where CI runs the directory is gone afterwards."""
@@ -69,6 +73,16 @@ def live_roles_of_commit(directory: Path) -> None:
 def live_roles(number: int, directory: Path) -> None:
     """Live the worlds of one of their slices, counted from 0. Raises as `live`."""
     _live(1 + number * ROLE_SEEDS_IN_SLICE, ROLE_SEEDS_IN_SLICE, ROLE_MODES, directory, ROLES_LEVEL_S)
+
+
+def live_parts_of_commit(directory: Path) -> None:
+    """Live the commit's worlds of a secondary with some partitions."""
+    _live(first_seed_of(commit_of(ROOT)), PART_SEEDS_OF_COMMIT, PART_MODES, directory)
+
+
+def live_parts(number: int, directory: Path) -> None:
+    """Live the worlds of one of their slices, counted from 0. Raises as `live`."""
+    _live(1 + number * PART_SEEDS_IN_SLICE, PART_SEEDS_IN_SLICE, PART_MODES, directory)
 
 
 def _live(

@@ -37,6 +37,7 @@ WORLDS = [
     *((mode, seed) for seed in (7, 42, 75) for mode in worlds.MODES),
     ("suppliers-safety", 9),
     ("roles-liveness", 9),
+    ("parts-liveness", 9),
 ]
 DIGEST = """
 import hashlib

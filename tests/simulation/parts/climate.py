@@ -1,0 +1,54 @@
+"""What kind of world with partitions a seed draws: as ../climate.py has it, and which tables there are, which partition
+each is in, what the secondary subscribes to, and how often a table is put into another one.
+
+Guarantees: everything follows from the dice. Refuses to know: what a fault does.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from replicate.limits import PARTITION_NONE
+from tests.simulation.climate import Climate
+
+PARTITIONS: Final = 4
+"""They are 1 to 4; tables are in the first three, or in NONE, at the beginning."""
+Placed = tuple[int, int]
+"""Of a table: number of its region, and its partition."""
+
+
+@dataclass
+class PartsClimate(Climate):
+    """`placed`: of each table at the beginning. `wanted`: by the secondary; None: all."""
+
+    placed: tuple[Placed, ...] = ()
+    wanted: tuple[int, ...] | None = None
+    move_share: float = 0.0
+    define_share: float = 0.0
+    """Of transactions, for each region."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        dice: random.Random = self.dice
+        self.is_partial = False  # which says it in the other worlds
+        partitions = [1, 2, 3, PARTITION_NONE]
+        placed = []
+        for region in range(self.regions):
+            placed += [(region, dice.choice(partitions)) for _ in range(dice.choice([1, 2, 2, 3]))]
+        self.placed = tuple(placed)
+        if dice.random() < 0.85:
+            self.wanted = tuple(sorted(dice.sample(range(1, 1 + PARTITIONS), dice.choice([1, 1, 2, 2, 3]))))
+        self.define_share = dice.choice([0.06, 0.06, 0.3])
+        self.move_share = dice.choice([0.0, 0.0, 0.1, 0.3])
+
+    def holds(self, partition: int) -> bool:
+        """Whether the secondary gets the rows that are written while their table is in that partition."""
+        return partition != PARTITION_NONE and (self.wanted is None or partition in self.wanted)
+
+    def may_move(self, before: int, after: int) -> bool:
+        """Whether a table may go from one to the other without a seed. One is put into NONE only where the source looks
+        at tables anyway: a command says so in the instance file."""
+        looks = self.wanted is not None or any(partition == PARTITION_NONE for _, partition in self.placed)
+        return (looks or after != PARTITION_NONE) and (self.holds(before) or not self.holds(after))

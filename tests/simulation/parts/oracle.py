@@ -1,0 +1,190 @@
+"""What must be true where the secondary subscribes to some partitions: it is the primary restricted, and what it does
+not get never leaves. What else ../oracle.py has holds, too.
+
+A row belongs to the partition that its table was in when it was written.
+Guarantees: as there. Refuses to know: how anything is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain as flatten
+from typing import Any
+
+from replicate.errors import JournalDamagedError
+from replicate.filters.selection import changes_in
+from replicate.journal.reader import LargeTransaction
+from replicate.journal.record import changes_of, decode_batch, read_head
+from replicate.model.transaction import Op
+from tests.simulation.oracle import Lane, Oracle, ViolationError
+from tests.simulation.parts.climate import PARTITIONS
+from tests.simulation.regions import Pending, Region
+
+
+class PartsOracle(Oracle):
+    """`partition_of`: row -> its partition. `holds`: whether the secondary gets it."""
+
+    def __init__(
+        self,
+        primary: list[Region],
+        secondary: list[Region],
+        partition_of: Mapping[int, int],
+        holds: Callable[[int], bool],
+    ) -> None:
+        super().__init__(primary, secondary)
+        self.partition_of = dict(partition_of)
+        self.kept_back = 0
+        """Rows that never left, so far."""
+        self._holds = holds
+        self._whole: dict[int, list[int]] = {}
+        """Row -> all rows of its transaction in its region."""
+        self._was: dict[int, list[int]] = {lane.primary.number: [] for lane in self.lanes}
+        """Of each region what the primary's power loss has taken, in its order: the journal may have it."""
+        self._parts: dict[int, dict[int, bytes]] = {}
+        """Token of a large transaction -> number of a part -> its frame."""
+        self._frames: dict[int, tuple[int, int, frozenset[int], bool]] = {}
+        """seqno -> origin, origin_seqno, partitions of its rows, whether it has more than rows."""
+        self._seeded = max((row.origin_seqno for region in secondary for row in region.scr.values()), default=0)
+        """With what a seed brings, all records say the same."""
+
+    def holds(self, row: int) -> bool:
+        """Whether the secondary gets that row."""
+        return self._holds(self.partition_of[row])
+
+    def _wanted(self, rows: Sequence[int]) -> list[int]:
+        return [row for row in rows if self.holds(row)]
+
+    # What is told.
+
+    def on_submitted(self, parts: Mapping[int, list[int]]) -> None:
+        """A writer is about to commit these rows, whose partitions are known."""
+        for number, rows in parts.items():
+            self._whole.update(dict.fromkeys(rows, rows))
+            if there := self._wanted(rows):
+                self.lanes[number].ends.add(there[-1])
+        self.transactions.append(tuple(tuple(parts[number]) for number in sorted(parts)))
+
+    def on_primary_power_loss(self, *, is_durable: bool) -> None:
+        """As there; what is gone is kept in mind."""
+        self._frames.clear()  # numbers come again
+        before = {lane.primary.number: list(lane.truth) for lane in self.lanes}
+        super().on_primary_power_loss(is_durable=is_durable)
+        for lane in self.lanes:
+            number, there = lane.primary.number, set(lane.truth)
+            gone = [row for row in before[number] if row not in there]
+            self._was[number] = [*gone, *(row for row in self._was[number] if row not in there and row not in gone)]
+
+    def on_leaving(self, changes: Sequence[Any]) -> None:
+        """The source hands these flat changes to the network."""
+        for place in range(0, len(changes) - 3, 4):
+            if changes[place] == Op.INSERT and not self.holds(changes[place + 3][0]):
+                row = changes[place + 3][0]
+                raise ViolationError("partition", f"row {row} of partition {self.partition_of[row]} leaves the primary")
+
+    def on_leaving_batch(self, data: bytes) -> None:
+        """Likewise of whole frames."""
+        for body in decode_batch(data)[2::3]:
+            self.on_leaving(changes_of(body))
+
+    def on_leaving_part(self, token: int, number: int, frame: bytes) -> None:
+        """Likewise of a part of a large transaction."""
+        self._parts.setdefault(token, {})[number] = frame
+
+    def on_leaving_large(self, token: int, count: int) -> None:
+        """Likewise of the end of one, which has that many parts."""
+        parts = self._parts.get(token, {})
+        if set(parts) >= set(range(count)):
+            try:
+                self.on_leaving(list(flatten.from_iterable(changes_in(parts[number] for number in range(count)))))
+            except JournalDamagedError as error:
+                raise ViolationError("I6 sent", f"parts under {token:x} are not those of one transaction") from error
+
+    # Commits of the secondary.
+
+    def on_secondary(self, region: Region, pending: Pending) -> None:
+        """A region of the secondary has committed these."""
+        lane = self.lanes[region.number]
+        if leaked := [row for row in pending.rows if not self.holds(row)]:
+            raise ViolationError("partition", f"rows {leaked} came, and their partition is not wanted")
+        start = len(region.rows) - len(pending.rows)
+        for row in pending.rows:
+            if row not in lane.truth:  # the primary has it in its journal, and redoes it in its region later
+                self._comes_again(lane, row)
+        known = self._wanted(lane.truth)[start : start + len(pending.rows)]
+        if known != pending.rows:
+            raise ViolationError("I1 order", f"at place {start} {known} should stand, {pending.rows} were applied")
+        if pending.rows:
+            last = pending.rows[-1]
+            if last not in lane.ends:
+                raise ViolationError("I2 prefix", f"the secondary shows a part of a transaction: {pending.rows}")
+            last = self._whole.get(last, [last])[-1]
+            lane.fixed = max(lane.fixed, lane.truth.index(last) + 1)
+        self.applied += len(pending.rows)
+        self.most_applied_seqno = max(self.most_applied_seqno, min(one.secondary.seqno for one in self.lanes))
+
+    def _comes_again(self, lane: Lane, row: int) -> None:
+        """What stood before it is durable, too, whoever gets it."""
+        was, end = self._was[lane.primary.number], self._whole[row][-1]
+        again = was[: was.index(end) + 1] if end in was else self._whole[row]
+        there = set(lane.truth)
+        lane.truth += [one for one in again if one not in there]
+
+    # Looking at a host that has recovered.
+
+    def note_frame(self, seqno: int, origin: int, origin_seqno: int, changes: Sequence[Any]) -> None:
+        """The primary's journal has this transaction."""
+        ops, images = changes[0::4], changes[3::4]
+        found = [self.partition_of[image[0]] for op, image in zip(ops, images, strict=True) if op == Op.INSERT]
+        self._frames[seqno] = origin, origin_seqno, frozenset(found), len(found) < len(ops)
+
+    def note_large(self, large: LargeTransaction) -> None:
+        """Likewise of a large one."""
+        head = read_head(large.commit_frame)
+        changes = list(flatten.from_iterable(changes_in(large.parts())))
+        self.note_frame(head.seqno, head.origin, head.origin_seqno, changes)
+
+    def check_secondary(self, last_seqno: int) -> None:
+        """The secondary has recovered, and its journal ends there."""
+        for lane in self.lanes:
+            region = lane.secondary
+            if region.seqno < self.reported_seqno or last_seqno < self.reported_seqno:
+                raise ViolationError(
+                    "I4 honest", f"{self.reported_seqno} was reported as durable, {region.seqno} is left ({last_seqno})"
+                )
+            if region.seqno != last_seqno:
+                raise ViolationError("I2 prefix", f"a region holds {region.seqno}, the journal ends with {last_seqno}")
+            if region.rows != self._wanted(lane.truth)[: len(region.rows)]:
+                raise ViolationError("I2 prefix", "the secondary's rows are no prefix of what it gets of the primary's")
+            self._check_records(region)
+        self._check_whole(set().union(*(lane.secondary.present for lane in self.lanes)), is_secondary=True)
+        self.kept_back = sum(not self.holds(row) for lane in self.lanes for row in lane.truth)
+
+    def _check_whole(self, present: set[int], *, is_secondary: bool = False) -> None:
+        for parts in self.transactions:
+            rows = list(flatten.from_iterable(parts))
+            rows = self._wanted(rows) if is_secondary else rows
+            there = present.intersection(rows)
+            if there and len(there) < len(rows):
+                raise ViolationError("I2 whole", f"of the transaction with rows {rows} only {sorted(there)} are there")
+
+    def _check_records(self, region: Region) -> None:
+        """The checkpoint record of each partition that is here names the last transaction with rows of it, or a later
+        one that may be about its tables."""
+        least: dict[tuple[int, int], int] = {}
+        most: dict[tuple[int, int], int] = {}
+        for seqno in range(region.seqno, 0, -1):
+            if seqno not in self._frames:  # pruned before anybody looked
+                break
+            origin, origin_seqno, partitions, has_more = self._frames[seqno]
+            for partition in filter(self._holds, range(1, 1 + PARTITIONS)):
+                if partition in partitions:
+                    least.setdefault((origin, partition), origin_seqno)
+                if partition in partitions or has_more:
+                    most.setdefault((origin, partition), origin_seqno)
+        for key, last in most.items():
+            row = region.scr.get(key)
+            found = 0 if row is None else row.origin_seqno
+            if found < least.get(key, 0) or (key in least and found > max(last, self._seeded)):
+                raise ViolationError(
+                    "record", f"that of {key} says {found}; the last one with rows of it is {least.get(key)}"
+                )

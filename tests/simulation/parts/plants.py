@@ -1,0 +1,106 @@
+"""The worlds with partitions proved on planted bugs, as ../plants.py has it: each must be found.
+
+Guarantees: as there. Refuses to know: how a bug is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import replicate.filters.selection
+import update_process.routes
+from replicate.journal import sections
+from replicate.journal.record import pack_null, read_head
+from replicate.model.transaction import TableDefinition
+from tests.simulation.plants import Change
+
+Selection = replicate.filters.selection.PartitionSelection
+
+
+def _none_leaves() -> list[Change]:
+    def wants(self: Any, number: int) -> bool:
+        return kept(self, number) or self._wanted is None
+
+    kept = Selection.wants
+    return [(Selection, "wants", wants)]
+
+
+def _where_it_was() -> list[Change]:
+    """A table that is put into another partition goes on as before."""
+
+    def init(self: Any, wanted: Any, definitions: Any) -> None:
+        begin(self, wanted, definitions)
+        self.planted = {one.table: one.partition for one in definitions.values()}
+
+    def define(self: Any, table_id: int, values: Any) -> None:
+        before = self.planted.get(TableDefinition.unpack(values).table, values[1])
+        kept(self, table_id, [values[0], before, *values[2:]])
+
+    begin, kept = Selection.__init__, Selection._define
+    return [(Selection, "__init__", init), (Selection, "_define", define)]
+
+
+def _mixed_goes_whole() -> list[Change]:
+    return [(replicate.filters.selection, "trim", lambda frame, _wants: frame)]
+
+
+def _mixed_goes_not_at_all() -> list[Change]:
+    def trim(frame: bytes, wants: Callable[[int], bool]) -> bytes:
+        told = kept(frame, wants)
+        return told if told is frame else pack_null(read_head(frame), "", ())
+
+    kept = replicate.filters.selection.trim
+    return [(replicate.filters.selection, "trim", trim)]
+
+
+def _first_section_only() -> list[Change]:
+    """Of several wanted partitions the first one's rows come, where others are taken out."""
+
+    def trimmed(payload: Any, wants: Callable[[int], bool]) -> Any:
+        first = next((one for one in sections.partitions_of(payload) if one and wants(one)), -1)
+        return kept(payload, lambda number: number in (0, first))
+
+    kept = sections.trimmed
+    return [(replicate.journal.record, "trimmed", trimmed)]
+
+
+def _large_goes_whole() -> list[Change]:
+    def takes_whole(self: Any, commit_frame: bytes, partitions: Any) -> bool:
+        return any(map(self.wants, partitions))
+
+    return [(Selection, "takes_whole", takes_whole)]
+
+
+def _large_is_not_learnt() -> list[Change]:
+    return [(Selection, "learn_large", lambda *_: None)]
+
+
+def _records_stay() -> list[Change]:
+    """A partition's checkpoint record is not moved with its rows."""
+    return [(update_process.routes.Routes, "partition_of", lambda *_: None)]
+
+
+PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
+    "parts: rows in NONE leave": _none_leaves,
+    "parts: a moved table goes as before": _where_it_was,
+    "parts: a transaction over several partitions goes whole": _mixed_goes_whole,
+    "parts: nothing goes of one that is not wanted whole": _mixed_goes_not_at_all,
+    "parts: of what is left the first partition goes": _first_section_only,
+    "parts: a large transaction goes whole for one of its partitions": _large_goes_whole,
+    "parts: what a large transaction defines is not learnt": _large_is_not_learnt,
+    "parts: a partition's record stays behind its rows": _records_stay,
+}
+
+
+FOUND: Final[dict[str, tuple[str, int]]] = {
+    "parts: rows in NONE leave": ("safety", 13),
+    "parts: a moved table goes as before": ("safety", 7),
+    "parts: a transaction over several partitions goes whole": ("liveness", 2),
+    "parts: nothing goes of one that is not wanted whole": ("liveness", 3),
+    "parts: of what is left the first partition goes": ("liveness", 38),
+    "parts: a large transaction goes whole for one of its partitions": ("liveness", 9),
+    "parts: what a large transaction defines is not learnt": ("safety", 48),
+    "parts: a partition's record stays behind its rows": ("safety", 3),
+}
+"""The first world that finds each."""

@@ -1,0 +1,117 @@
+"""One world with partitions: a primary whose tables are in some, and a secondary that subscribes to a few of them, with
+all their processes and the faults of one seed.
+
+    run(seed, "safety")     any fault at any time; at the end both hosts lose power, and are judged
+    run(seed, "liveness")   the faults end; within LEVEL_WITHIN_S the secondary has all that it gets, and the source
+                            knows it
+
+What ../world.py has is here, too. Guarantees: as there.
+Refuses to know: how many worlds there are (campaign.py), what is planted (plants.py).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from replicate.door.recovery.opening import make_chain
+from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.record import changes_of, decode_batch
+from replicate.journal.walk import walk
+from tests.simulation.base import Main
+from tests.simulation.climate import Climate
+from tests.simulation.faults import Faults
+from tests.simulation.host import Host, config_of
+from tests.simulation.parts import actors, template
+from tests.simulation.parts.climate import PartsClimate
+from tests.simulation.parts.oracle import PartsOracle
+from tests.simulation.stage import installed
+from tests.simulation.world import World
+
+
+class PartsWorld(World):
+    """A primary, paris, and its secondary, oslo, which has some partitions."""
+
+    climate: PartsClimate
+    oracle: PartsOracle
+
+    def __init__(self, seed: int, mode: str, *, recording: bool = False) -> None:
+        super().__init__(seed, mode, recording=recording)
+        self.table_of = {
+            template.first_row(number, place): number
+            for number in range(len(self.climate.placed))
+            for place in range(template.ROWS)
+        }
+        """Row -> the number of its table."""
+        self.forms = [1] * len(self.climate.placed)
+        """The newest form of each table, committed or not."""
+
+    @staticmethod
+    def dice_name(seed: int, mode: str) -> str:
+        """Others than those of a world without."""
+        return f"parts/{seed}/{mode}"
+
+    def make_climate(self) -> Climate:
+        """As climate.py draws it."""
+        return PartsClimate(self.dice)
+
+    def begin(self) -> None:
+        """Both hosts as the template has them, and nobody running."""
+        config = config_of(self.dice, self._durability)
+        (disk, regions), (disk_there, regions_there) = template.made(self.climate.placed, self.climate.wanted)
+        self.primary = Host("paris", disk.copy(), [region.copy() for region in regions], config)
+        self.secondary = Host("oslo", disk_there.copy(), [region.copy() for region in regions_there], config)
+        self.hosts = (self.primary, self.secondary)
+        self.network.join(self.hosts)
+        partition_of = {row: self.climate.placed[number][1] for row, number in self.table_of.items()}
+        self.oracle = PartsOracle(self.primary.regions, self.secondary.regions, partition_of, self.climate.holds)
+        self.faults = Faults(self, self.climate)
+
+    def watched(self) -> AbstractContextManager[None]:
+        """As actors.py has it."""
+        return actors.watched(self)
+
+    def actors_of(self, host: Host) -> list[tuple[str, Main]]:
+        """Those of a world without, but for what the writers write."""
+        there = super().actors_of(host)
+        return [(name, actors.writer if name.startswith("writer") else main) for name, main in there]
+
+    def look(self, host: Host, door: Any, last_seqno: int) -> None:
+        """The host has recovered."""
+        super().look(host, door, last_seqno)
+        if host is self.primary:
+            self._note_frames(door, last_seqno)
+
+    def _note_frames(self, door: Any, last_seqno: int) -> None:
+        chain = make_chain(door.instance)
+        reader = ChainReader(chain, chain.oldest_seqno())
+        try:
+            while (found := reader.read(1 << 20, last_seqno)) is not None:
+                if isinstance(found, LargeTransaction):
+                    self.oracle.note_large(found)
+                    continue
+                bodies = decode_batch(found.data)[2::3]
+                for body, (_, head) in zip(bodies, walk(found.data), strict=True):
+                    self.oracle.note_frame(head.seqno, head.origin, head.origin_seqno, changes_of(body))
+        finally:
+            reader.close()
+
+    def count_figures(self) -> None:
+        """As there; and what never left."""
+        super().count_figures()
+        self.figures["rows kept back"] += self.oracle.kept_back
+        self.figures["worlds with a part"] += self.climate.wanted is not None
+
+
+def run(seed: int, mode: str, *, recording: bool = False) -> PartsWorld:
+    """One world, whole. Look at its `violation` and `figures`."""
+    world = PartsWorld(seed, mode, recording=recording)
+    template.made(world.climate.placed, world.climate.wanted)
+    with installed(world):
+        try:
+            world.begin()
+            with world.watched():
+                world.live()
+        finally:
+            world.close()
+    return world
