@@ -50,7 +50,7 @@ from replicate.region.sqlite.functions import set_init
 from replicate.settings.load import FILE_NAME as SETTINGS_NAME
 from replicate.settings.load import Config, Refused, default_text, load_what_can_be
 from replicate.system.files import replace_file
-from replicate.system.os_errors import io_error
+from replicate.system.os_errors import io_error, mend
 
 FILE_NAME = "instance.json"
 DIRECTORIES = tuple(DIRECTORY_MODES)
@@ -266,7 +266,9 @@ class Instance:
                 do=f"Name an existing one, or make it: replicate instance create {shlex.quote(os.fspath(path))}",
             ) from None
         except OSError as error:
-            raise PermissionRefusedError(f"no access: {error.strerror}", where=str(directory)) from error
+            raise PermissionRefusedError(
+                f"no access: {error.strerror}", where=str(directory), do=mend(error)
+            ) from error
         if not stat.S_ISDIR(facts.st_mode):
             raise NotFoundError(
                 "this is a file, and not the directory of an instance",

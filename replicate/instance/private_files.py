@@ -16,6 +16,7 @@ from typing import Final
 
 from replicate.errors import PermissionRefusedError
 from replicate.system.files import link_error
+from replicate.system.os_errors import mend
 
 DIRECTORY_MODES: Final = {
     "journal": 0o077,
@@ -75,7 +76,9 @@ def check_contents(instance: Path) -> None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise PermissionRefusedError(f"no access: {error.strerror}", where=str(instance / name)) from error
+            raise PermissionRefusedError(
+                f"no access: {error.strerror}", where=str(instance / name), do=mend(error)
+            ) from error
         for path in (instance / name / entry for entry in names):
             _check_one(path, forbidden, owners)
 
@@ -86,7 +89,7 @@ def _lstat(path: Path) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise PermissionRefusedError(f"no access: {error.strerror}", where=str(path)) from error
+        raise PermissionRefusedError(f"no access: {error.strerror}", where=str(path), do=mend(error)) from error
 
 
 def _check_one(path: Path, forbidden: int, owners: set[int]) -> None:

@@ -1,13 +1,17 @@
 """The page in a real browser, beside a street that is well, cut, killed and changed: what it shows, and how soon.
 
-What is to be seen within two seconds is waited for; the rest of the deadline is a busy machine's.
+What is to be seen within two seconds is made to happen again until it was: of a few times one has a machine that has
+time.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +26,12 @@ from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-SEEN_WITHIN_S = 2.0 + 60.0
+SEEN_WITHIN_S = 2.0
+TRIES = 8
 FEW, MANY = 40, pytest.param(1000, marks=pytest.mark.long)
 """Pictures and reloads of a run, and of the long form."""
+CHANGES = itertools.cycle([("primary", ["promote", "--force"]), ("secondary", ["demote"])])
+DEAD = '.part.error[data-part="update"]'
 ACCESSIBLE = (Path(__file__).resolve().parents[1] / "harness" / "accessible.js").read_text(encoding="utf-8")
 SETTINGS = """
     [journal]
@@ -59,6 +66,18 @@ class Shown:
     def has(self, instance: str, selector: str) -> str:
         """A script: whether the page has that in an instance."""
         return f"""document.querySelector('[data-instance="{instance}"] {selector}')"""
+
+    def is_soon(self, seen: str, happens: Callable[[], None], ends: Callable[[], None]) -> None:
+        """Whether it is on the page within two seconds after `happens` has returned, once at least."""
+        taken = []
+        while not taken or (min(taken) > SEEN_WITHIN_S and len(taken) < TRIES):
+            assert not self.browser.run(f"Boolean({seen})"), "it is there before it has happened"
+            happens()
+            began_s = time.monotonic()
+            self.browser.waits_for(seen)
+            taken.append(time.monotonic() - began_s)
+            ends()
+        assert min(taken) <= SEEN_WITHIN_S, taken
 
     def is_well(self) -> None:
         """Everything is applied, and the page says so."""
@@ -183,11 +202,7 @@ def test_a_killed_daemon_is_seen_and_its_command_copied(shown: Shown) -> None:
     shown.is_well()
     shown.street.kill(shown.street.secondary, "update")
     try:
-        shown.browser.waits_for(
-            shown.has("secondary", '.part.error[data-part="update"]'),
-            timeout_s=SEEN_WITHIN_S,
-            what="a daemon that died",
-        )
+        shown.browser.waits_for(shown.has("secondary", DEAD), what="a daemon that died")
         shown.browser.waits_for("document.title.includes('secondary')")
         command = str(shown.browser.run(f"{shown.has('secondary', '.findings code')}.textContent"))
         assert command == f"replicate -i {shown.street.secondary} update start"
@@ -202,18 +217,32 @@ def test_a_killed_daemon_is_seen_and_its_command_copied(shown: Shown) -> None:
     shown.browser.waits_for("""[...document.querySelectorAll('td')].some((one) => one.textContent.includes('died'))""")
 
 
-def test_a_cut_line_is_seen_on_both_sides(shown: Shown) -> None:
+def test_a_killed_daemon_is_seen_soon(shown: Shown) -> None:
     shown.is_well()
+
+    def start() -> None:
+        shown.street.start_update()
+        shown.is_well()
+
+    shown.is_soon(shown.has("secondary", DEAD), lambda: shown.street.kill(shown.street.secondary, "update"), start)
+
+
+def cut(shown: Shown) -> None:
     shown.street.network.is_refusing = True
     for line in shown.street.network.lines:
         line.close(reset=True)
-    for name in ("primary", "secondary"):
-        shown.browser.waits_for(
-            shown.has(name, ".way.line.error"), timeout_s=SEEN_WITHIN_S, what=f"a cut line at {name}"
-        )
-    shown.browser.waits_for(shown.has("secondary", '[data-figure="lag_at_least_s"]'))
-    shown.street.network.is_refusing = False
+
+
+def test_a_cut_line_is_seen_on_both_sides(shown: Shown) -> None:
     shown.is_well()
+    both = " && ".join(shown.has(name, ".way.line.error") for name in ("primary", "secondary"))
+
+    def mend() -> None:
+        shown.browser.waits_for(shown.has("secondary", '[data-figure="lag_at_least_s"]'))
+        shown.street.network.is_refusing = False
+        shown.is_well()
+
+    shown.is_soon(both, lambda: cut(shown), mend)
 
 
 def test_frozen_means_frozen(shown: Shown) -> None:
@@ -300,14 +329,27 @@ def test_reloads_of_the_browser_leave_no_memory_behind(shown: Shown, reloads: in
 
 
 def test_a_role_that_changes_is_seen(shown: Shown) -> None:
+    """There and back, until one of these changes was seen within two seconds."""
     shown.is_well()
-    shown.street.on(shown.street.secondary, "receiver", "stop")
-    shown.street.on(shown.street.secondary, "promote", "--force")
-    shown.browser.waits_for(
-        """document.querySelector('[data-instance="secondary"][data-role="primary"]')""",
-        timeout_s=SEEN_WITHIN_S, what="another role",
-    )  # fmt: skip
+    secondary, taken = shown.street.secondary, []
+    shown.street.on(secondary, "receiver", "stop")
+    for role, words in itertools.islice(CHANGES, TRIES):
+        ordering = threading.Thread(target=shown.street.on, args=(secondary, *words))
+        ordering.start()
+        wait_until(lambda role=role: role_of(secondary) == role, what=f"it is {role}")
+        began_s = time.monotonic()
+        shown.browser.waits_for(f"""document.querySelector('[data-instance="secondary"][data-role="{role}"]')""")
+        taken.append(time.monotonic() - began_s)
+        ordering.join()
+        if taken[-1] <= SEEN_WITHIN_S:
+            break
+    assert min(taken) <= SEEN_WITHIN_S, taken
     shown.browser.waits_for("""[...document.querySelectorAll('td')].some((one) => one.textContent.includes('role'))""")
+
+
+def role_of(instance: Path) -> str:
+    """By its file, which says so before the command has ended."""
+    return str(json.loads((instance / "instance.json").read_text())["role"])
 
 
 def test_when_the_server_ends_the_page_says_so(shown: Shown) -> None:

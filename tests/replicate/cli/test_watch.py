@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from replicate.cli.main import run
+from tests.harness.others import unreadable
 from tests.harness.pair import Pair
+from tests.harness.ports import free_port
 
 
 @pytest.fixture
@@ -49,6 +51,29 @@ def test_the_environment_names_one_too(
     monkeypatch.setenv("REPLICATE_INSTANCE", str(pair.primary.path))
     run(["watch", "--once", "--past", "2h"])
     assert "primary east" in capsys.readouterr().out
+
+
+def test_a_site_that_is_not_reached_stands_beside_the_others_and_ends_it_with_69(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = f"http://127.0.0.1:{free_port()}"
+    words = ["-i", str(pair.primary.path), "watch", "--once", "-i", f"{page}#west"]
+    assert run(words) == 69
+    out = " ".join(capsys.readouterr().out.split())
+    assert "primary east" in out
+    assert f"UNREACHABLE: nobody is reached: Connection refused [{page}]" in out
+    assert run(["--json", *words]) == 69
+    here, there = json.loads(capsys.readouterr().out)
+    assert (here["name"], here["error"], there["name"]) == ("east", "", "west")
+    assert there["error"].startswith("UNREACHABLE")
+    assert not there["rows"]
+
+
+def test_an_instance_that_may_not_be_read_is_named(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["watch", "--once", "-i", str(pair.primary.path)])  # all is imported, as what follows may not
+    with unreadable(pair.primary.path):
+        assert run(["watch", "--once", "-i", str(pair.primary.path)]) == 77
+    assert capsys.readouterr().err.endswith("Run as the owner of the instance\n")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -19,6 +20,7 @@ from replicate.cli.main import run
 from tests.harness import fork_server
 from tests.harness.certificates import Authority
 from tests.harness.notified import Notified
+from tests.harness.others import unreadable
 from tests.harness.pair import Pair
 
 
@@ -108,6 +110,22 @@ def test_no_address_and_no_instance_are_refused(pair: Pair, capsys: pytest.Captu
     assert "nowhere:7480 is not a loopback address" in said  # not the port of a Receiver Server
     assert "Write it like 127.0.0.1:7480" in refused(["-i", str(pair.primary.path), "web", "--listen", "a:b"], capsys)
     assert "NOT_FOUND" in refused(["-i", str(pair.directory / "none"), "web"], capsys)
+
+
+def test_a_port_that_is_taken_is_named(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert run(["-i", str(pair.primary.path), "web", "--listen", listen]) == 73
+    assert capsys.readouterr().err.startswith(f"EXISTS: somebody listens on {listen} already")
+
+
+def test_an_instance_that_may_not_be_read_is_named(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    with unreadable(pair.primary.path):
+        assert run(["-i", str(pair.primary.path), "web", "--listen", "127.0.0.1:0"]) == 77
+    said = capsys.readouterr().err
+    assert said.startswith("PERMISSION: ")
+    assert f"Permission denied [{pair.primary.path}" in said
+    assert said.endswith("Run as the owner of the instance\n")
 
 
 def test_without_its_library_it_says_what_to_install(
