@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from replicate.door.absorbing import absorb
 from replicate.door.secondary import ApplySession
-from replicate.errors import NotSupportedError
 from replicate.journal.record import (
     Head,
     changes_of,
@@ -126,8 +125,8 @@ class Merging:
             ops = [op for body in window.bodies for op in changes_of(body)[0::4]]
         if not any(map(self._is_shared, tables)):
             return None
-        if Op.RESOLVED in ops:
-            return True  # rows that it removes may be yet to come
+        if Op.RESOLVED in ops or self._rows.has_waiting:
+            return True  # rows that it removes may be yet to come; those that wait may be put into their place
         origins = {body[4] for body in window.bodies}
         if len(origins) > 1:
             return True
@@ -138,7 +137,9 @@ class Merging:
         self, tables: Collection[int], origin: int, seen: Sequence[Any], position: Position
     ) -> bool | None:
         """The same of a large transaction that changes those tables; `seen`: what tells what its writer had seen."""
-        return self._is_beside(origin, seen, position) if any(map(self._is_shared, tables)) else None
+        if not any(map(self._is_shared, tables)):
+            return None
+        return self._rows.has_waiting or self._is_beside(origin, seen, position)
 
     def _is_beside(self, origin: int, changes: Sequence[Any], position: Position) -> bool:
         """Whether something is here that the writer of those changes had not seen."""
@@ -217,7 +218,8 @@ class Merging:
         self._csn = max(self._csn, head.csn)
         stamp = Stamp(head.csn, head.origin, head.origin_seqno)
         is_stable = head.origin_seqno <= self._confirmed(head.origin)
-        return self._rows.take(changes, stamp, told, self._is_shared, self._removing(), is_stable=is_stable)
+        removing = None if self._is_restoring else self._removing()
+        return self._rows.take(changes, stamp, told, self._is_shared, removing, is_stable=is_stable)
 
     @property
     def removed(self) -> Sequence[Any]:
@@ -288,14 +290,13 @@ class Merging:
 
     def resolver(self, position: Position) -> tuple[bytes, Position] | None:
         """Our own transaction that has all suppliers remove what the last one has removed here, which comes at
-        `position`: it is done here already. And the position behind it. None where nothing was removed.
-        NotSupportedError while we are restored."""
+        `position`: it is done here already. And the position behind it. None where nothing was removed."""
         return self._word(position, self._rows.removed, (), ()) if self._rows.removed else None
 
     def give_way(self, position: Position, deletes: Sequence[Any]) -> tuple[bytes, Position]:
         """Remove rows for their unique values before the transaction comes that wants them, or whose rows they are:
-        deletes, flat, which `take_back` has given; as our own transaction that has all suppliers do it, and the
-        position behind that. NotSupportedError while we are restored; what changing a row raises."""
+        deletes, flat, which `take_back` has given, or of rows that wait; as our own transaction that has all suppliers
+        do it, and the position behind that. Raises what changing a row raises."""
         for rows in self._session.rows.values():
             rows.seqno = position.last_seqno + 1
         self._remover = self._removing()
@@ -306,13 +307,6 @@ class Merging:
         self, position: Position, removed: Sequence[Any], done: Sequence[Any], losses: Sequence[bytes]
     ) -> tuple[bytes, Position]:
         """Of rows that give way, as our own transaction; `done`: what it comes to here."""
-        if self._is_restoring:
-            # Others may have forgotten the row that gives way, and have another one under its key by now. Ours would be
-            # the later word, and remove that one everywhere.
-            raise NotSupportedError(
-                f"{self._session.door.instance.name} is getting back what it had, and two rows want one unique value",
-                do="Copy it again from a peer, which has all of it: replicate help suppliers",
-            )
         words, stamp, seqno = self._words, self._remover, position.last_seqno + 1
         told = {origin: last for origin, (last, _) in position.chains.items() if origin != stamp.origin}
         seen = [int(Op.SEEN), PARTITION_STREAM, 0, values_of(stamp.origin, told)]
@@ -372,8 +366,9 @@ class Merging:
         origin = body[4]
         told = self.told_by(origin, changes)
         self._remover = self._removing()
+        removing = None if self._is_restoring else self._remover
         stamp, is_stable = Stamp(body[6], origin, body[5]), body[5] <= self._confirmed(origin)
-        done = self._rows.take(changes, stamp, told, self._is_shared, self._remover, is_stable=is_stable)
+        done = self._rows.take(changes, stamp, told, self._is_shared, removing, is_stable=is_stable)
         if done is None:
             return frame
         self._merged += 1
@@ -407,8 +402,8 @@ class Merging:
 
     def _confirmed(self, origin: int) -> int:
         """The last transaction of an origin that all the others have told that they have: those but its writer, and us,
-        who are about to have it. None, while we are restored: what we wrote beside it is yet to come back."""
-        if self._is_restoring:
+        who are about to have it. None, while all is kept."""
+        if self._keeps_all:
             return 0
         own = self._session.door.instance.content.uuid
         others = [origins for instance, origins in self._members().items() if instance != own and origin not in origins]
@@ -451,10 +446,23 @@ class Merging:
 
     @property
     def _is_restoring(self) -> bool:
+        """Whether we are getting back what we had. Until then no row is removed for its unique values by our word:
+        others may have forgotten that row, and have another one under its key by now. Ours would be the later word, and
+        remove that one everywhere."""
         return bool(self._words[word.ROLE] == word.ROLE_SECONDARY)
 
+    @property
+    def _keeps_all(self) -> bool:
+        """Whether no stamp goes: what we wrote beside others is yet to come back, or rows wait."""
+        return self._is_restoring or self._rows.has_waiting
+
+    @property
+    def waiting(self) -> Sequence[Any]:
+        """Deletes, flat, of rows that have waited beside their tables until we may have them removed."""
+        return () if self._is_restoring else self._rows.waiting
+
     def _stable(self, position: Position) -> dict[int, int]:
-        if self._is_restoring:
+        if self._keeps_all:
             return {}
         members = self._members()
         here = {origin: last for origin, (last, _) in position.chains.items()}

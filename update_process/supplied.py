@@ -21,7 +21,6 @@ from typing import Any, Final, Protocol
 
 from replicate.door.barrier import BarrierWatch
 from replicate.door.ledger import Moved
-from replicate.door.recovery.opening import begin_incarnation
 from replicate.door.secondary import ApplySession
 from replicate.door.writer_check import name_of
 from replicate.errors import (
@@ -182,7 +181,7 @@ class SupplierApplier:
             self._parting.asked()
             self._parting.dropped()
             self._parting.work()
-        self._tending.tend(at_once=True)
+        self._tending.tend(Done(), at_once=True)
 
     @property
     def has_to_part(self) -> bool:
@@ -204,7 +203,7 @@ class SupplierApplier:
             while True:
                 done.waiting = self._step(done)
                 if done.waiting is Waiting.NOTHING or self._tending.is_full:
-                    self._tending.tend()
+                    self._tending.tend(done)
                 if done.waiting is not Waiting.MORE or time.monotonic() >= deadline_s or stop():
                     return done
         except BaseException:
@@ -283,28 +282,7 @@ class SupplierApplier:
             self._merging.forget_tables()
             self._catalogue_seen = generation
         self._merging.begin()
-        if self._words[word.ROLE] == word.ROLE_SECONDARY and self._merging.is_active and not self._is_announced():
-            return self._announce(done)
         return None
-
-    def _is_announced(self) -> bool:
-        """Whether the record of our incarnation is in our journal."""
-        own = self._words[word.OWN_ORIGIN]
-        return any(one.origin.key == own for one in self.session.door.catalogue_now().histories)
-
-    def _announce(self, done: Done) -> Waiting:
-        """A supplier that was restored takes no writes, but what is merged there meanwhile may remove rows for their
-        unique values, by a transaction of its own: the others must know before whose that is."""
-        self.session.rollback()
-        door = self.session.door
-        try:
-            with door.locked():
-                door.instance.reload()
-                begin_incarnation(door)
-        except BusyError as error:
-            done.text = str(error)
-            return Waiting.LOCK
-        return Waiting.MORE
 
     def _take_catalogue(self, record: ReceivedRecord) -> None:
         catalogue = Catalogue.unpack(decode_batch(record.data)[2][PAYLOAD:])

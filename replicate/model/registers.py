@@ -58,13 +58,15 @@ Sums = Mapping[int, Mapping[int, tuple[Added, ...]]]
 class Row:
     """A row with its stamps. `values`: its image, also while it is gone; None where nobody has ever written it, or all
     have forgotten it. `life`: the stamp of `is_there`. `stamps`: group -> stamp, where it is not NEVER; of a sum that
-    of its last reset. `sums`: what was added to each."""
+    of its last reset. `sums`: what was added to each. `waits`: it is there, and not in its table, where another row has
+    a unique value of it."""
 
     values: Image | None = None
     is_there: bool = False
     life: Stamp = NEVER
     stamps: Mapping[int, Stamp] = field(default_factory=dict)
     sums: Sums = field(default_factory=dict)
+    waits: bool = False
 
     @property
     def newest(self) -> Stamp:
@@ -317,7 +319,7 @@ def same_value(one: Any, other: Any) -> bool:
 
 
 def pack_row(row: Row, writer: Stamp | None) -> bytes:
-    """Its stamps; of a row that is gone its values, too. Those of one that is there are in the table. Where one
+    """Its stamps; of a row that is gone, or waits, its values, too. Those of any other are in the table. Where one
     transaction has stamped all of it, the groups stand as bytes. Behind them what was added to sums, where anything
     was. `writer`: as `Row.writer` says."""
     groups: bytes | list[int]
@@ -325,7 +327,7 @@ def pack_row(row: Row, writer: Stamp | None) -> bytes:
         groups = bytes(row.stamps)
     else:
         groups = [number for group, stamp in row.stamps.items() for number in (group, *stamp)]
-    fields: list[Any] = [row.is_there, *row.life, groups, None if row.is_there else row.values]
+    fields: list[Any] = [row.is_there, *row.life, groups, None if row.is_there and not row.waits else row.values]
     if row.sums:
         kept = ((group, origin, one) for group, some in row.sums.items() for origin, one in some.items())
         fields.append([(group, origin, list(chain.from_iterable(added))) for group, origin, added in kept])
@@ -337,17 +339,17 @@ _pack: Final = msgpack.Packer().pack
 
 
 def unpack_row(packed: bytes) -> Row:
-    """What `pack_row` gave; the values of a row that is there are left to be read. RegionDamagedError."""
+    """What `pack_row` gave; the values of a row that is in its table are left to be read. RegionDamagedError."""
     try:
         is_there, csn, origin, origin_seqno, flat, values, *rest = msgpack.unpackb(packed, use_list=False)
         life = Stamp(csn, origin, origin_seqno)
         if type(flat) is bytes:
-            return Row(values, is_there, life, dict.fromkeys(flat, life), {})
+            return Row(values, is_there, life, dict.fromkeys(flat, life), {}, is_there and values is not None)
         stamps = {flat[at]: Stamp(*flat[at + 1 : at + 4]) for at in range(0, len(flat), 4)}
         sums: dict[int, dict[int, tuple[Added, ...]]] = {}
         for group, of, numbers in rest[0] if rest else ():
             added = tuple(Added(*numbers[at : at + 3]) for at in range(0, len(numbers), 3))
             sums.setdefault(group, {})[of] = added
-        return Row(values, is_there, life, stamps, sums)
+        return Row(values, is_there, life, stamps, sums, is_there and values is not None)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise RegionDamagedError(f"the stamps of a row cannot be read: {error}") from error

@@ -312,13 +312,22 @@ class MergingRows(Protocol):
         stamp: Stamp,
         told: Mapping[int, int],
         is_shared: Callable[[int], bool],
-        removing: Stamp,
+        removing: Stamp | None,
         *,
         is_stable: bool = False,
     ) -> list[Any] | None:
         """Make a transaction's flat changes; what was done instead, where rows were merged; else None. `told`: what its
         writer had seen. `is_shared`: whether several suppliers write a table. `removing`: the stamp of our own
-        transaction that would remove rows, which comes behind this one. `is_stable`: as in `Absorbed`."""
+        transaction that would remove rows, which comes behind this one; None: there may be none, so that rows wait
+        beside their tables. `is_stable`: as in `Absorbed`."""
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether rows wait beside their tables, since others have their unique values."""
+
+    @property
+    def waiting(self) -> Sequence[Any]:
+        """Deletes, flat, of those that do, for `give_way`."""
 
     def take_unmet(
         self,

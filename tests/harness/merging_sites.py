@@ -42,13 +42,27 @@ class Sent:
     """Of a large one: what its parts hold."""
 
 
+@dataclass
+class Backup:
+    """Of a site: its region, and what else it had."""
+
+    region: bytes
+    csn: int
+    journal: list[Sent]
+    here: dict[int, int]
+    told: dict[int, dict[int, int]]
+    waiting: list[Absorbed]
+
+
 class Site:
     """A supplier with the table t, whose first column is its key, and its journal in the order of arrival. `sums`:
     columns of t that are sums. `skew`: of its clock. `removed`: rows that gave way here; `lost`: those that are kept
-    as such."""
+    as such. `lacks`: the sites that it has not heard out since it was restored; it writes nothing meanwhile. `origins`:
+    its incarnations."""
 
     def __init__(self, origin: int, schema: Sequence[str], skew: int, sums: Sequence[str] = ()) -> None:
         self.origin, self._skew, self._csn = origin, skew, 0
+        self.origins, self.lacks = [origin], set[int]()
         self.connection = apsw.Connection(":memory:")
         self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
         make_tables(self.connection)
@@ -61,15 +75,54 @@ class Site:
         write_writer(self.connection, 1, told, 1)
         self.sums = tuple(sums)
         self.definition = read_definition(self.connection, "t", region="main")
-        self._rows = RowApplier(self.connection, {self.definition.table_id: self.definition}, region="main")
-        self.merger = RowMerger(self.connection, self._rows)
-        self.merger.begin()
+        self._use_region()
         self.journal: list[Sent] = []
         self.here: dict[int, int] = {}
         self.told: dict[int, dict[int, int]] = {}
         self.removed: list[Values] = []
         self.lost: list[Values] = []
         self._waiting: list[Absorbed] = []
+
+    def _use_region(self) -> None:
+        self._rows = RowApplier(self.connection, {self.definition.table_id: self.definition}, region="main")
+        self.merger = RowMerger(self.connection, self._rows)
+        self.merger.begin()
+
+    @property
+    def number(self) -> int:
+        """Of the site, whatever its incarnation."""
+        return self.origins[0]
+
+    def backup(self) -> Backup:
+        """As it is."""
+        told = {origin: dict(of) for origin, of in self.told.items()}
+        region = self.connection.serialize("main")
+        return Backup(region, self._csn, list(self.journal), dict(self.here), told, list(self._waiting))
+
+    def restore(self, backup: Backup, others: set[int]) -> None:
+        """It is what it was then, in an incarnation of its own."""
+        self.connection.deserialize("main", backup.region)
+        self._use_region()
+        self._csn, self.journal, self.here = backup.csn, list(backup.journal), dict(backup.here)
+        self.told, self._waiting = {origin: dict(of) for origin, of in backup.told.items()}, list(backup.waiting)
+        self.origin = self.number + 100 * len(self.origins)
+        self.origins.append(self.origin)
+        self.lacks = others
+
+    def settle(self) -> None:
+        """Rows that wait are removed by its word; nothing while it may not write."""
+        if self.lacks or not self.merger.has_waiting:
+            return
+        self.merger.absorb(self._waiting, lambda _table: True)
+        self._waiting.clear()
+        removing = self._removing()
+        removed, _ = self.merger.give_way(self.merger.waiting, removing)
+        self.lost += [one.lost.values for one in self.merger.lost if one.lost.what == "unique"]
+        self._csn = removing.csn
+        self._append(Sent(removing, self._seen(), [*REMOVES, *removed]))
+        self.removed += [tuple(values) for values in removed[3::4]]
+        self.merger.finish(len(self.journal))
+        self.merger.begin()
 
     def table(self) -> dict[str, Values]:
         """Its rows by their keys, but for generated columns."""
@@ -109,14 +162,17 @@ class Site:
         self._append(Sent(stamp, self._seen(), changes, tuple(pieces) if is_large else ()))
         self._waiting += [Absorbed(piece, piece, stamp, False) for piece in pieces]
 
-    def take(self, sent: Sent, members: int, *, forgets: bool = False, is_killed: bool = False) -> None:
-        """A transaction of another site comes; so many sites there are. `forgets`: stamps that nobody needs go.
+    def take(
+        self, sent: Sent, members: Mapping[bytes, Sequence[int]], *, forgets: bool = False, is_killed: bool = False
+    ) -> None:
+        """A transaction of another site comes. `members`: each site's origins. `forgets`: stamps that nobody needs go.
         `is_killed`: behind its append, so that the rows are made by redo, and stamps by what the journal says."""
         stamp = sent.stamp
         self._csn = max(self._csn, stamp.csn)
         told = merged_told(self.told.get(stamp.origin, {}), sent.told)
         removes = Op.RESOLVED in sent.changes[0::4]
-        if not removes and all(told.get(one, 0) >= last for one, last in self.here.items() if one != stamp.origin):
+        looks = removes or self.merger.has_waiting
+        if not looks and all(told.get(one, 0) >= last for one, last in self.here.items() if one != stamp.origin):
             self._rows.apply_all(sent.changes)  # as it is: nobody has written beside it
             self._waiting += [Absorbed(piece, piece, stamp, False) for piece in sent.pieces or (sent.changes,)]
             self._append(sent)
@@ -129,8 +185,9 @@ class Site:
             waiting += self._take_large(sent, told)
             self._append(sent)
         else:
-            removing = self._removing()
-            done = self.merger.take(sent.changes, stamp, told, lambda _table: True, removing)
+            removing, before = self._removing(), self.table()
+            done = self.merger.take(sent.changes, stamp, told, lambda _table: True, None if self.lacks else removing)
+            assert done is None or _made_of(before, done) == self.table(), "redo would make something else"
             waiting.append(Absorbed(sent.changes, sent.changes if done is None else done, stamp, False))
             self._append(sent)
             if removed := list(self.merger.removed):
@@ -145,9 +202,8 @@ class Site:
             self.connection.executemany("INSERT INTO _replicate_version VALUES (?, ?, ?, ?, ?)", kept)
         else:
             self.merger.finish(len(self.journal))
-        if forgets and not is_killed:
-            everybody = {bytes([origin]): [origin] for origin in range(1, members + 1)}
-            self.merger.purge(stable(everybody, self.told, self.here, bytes([self.origin])))
+        if forgets and not is_killed and not self.lacks and not self.merger.has_waiting:
+            self.merger.purge(stable(members, self.told, self.here, bytes([self.number])))
         self.merger.begin()
 
     def _take_large(self, sent: Sent, told: Mapping[int, int]) -> list[Absorbed]:
@@ -158,7 +214,8 @@ class Site:
             removing, removed, taken = self._removing(), list[Any](), list[Absorbed]()
             for piece in sent.pieces:
                 self.merger.write_stamps()
-                done = self.merger.take(piece, sent.stamp, told, lambda _table: True, removing)
+                by = None if self.lacks else removing
+                done = self.merger.take(piece, sent.stamp, told, lambda _table: True, by)
                 removed += self.merger.removed
                 taken.append(Absorbed(piece, piece if done is None else done, sent.stamp, False))
             if not removed:
@@ -195,41 +252,68 @@ def world(
     steps: int = 40,
     large: random.Random | None = None,
     taken: Callable[[Site, list[Values]], None] = lambda _site, _removed: None,
+    restored: random.Random | None = None,
 ) -> None:
     """The sites write and send at random, and come to rest. `taken`: is told which rows gave way, after each
-    transaction that a site has taken. `large`: draws which transactions are large."""
+    transaction that a site has taken. `large`: draws which transactions are large; `restored`: which site is restored
+    from a backup, and when."""
     ways = [(one, other) for one in sites for other in sites if one is not other]
     forgets = rng.random() < 0.5
+    restores = _restores(restored, sites, steps) if restored is not None else lambda _now: None
     for now in range(1, steps):
+        restores(now)
         if rng.random() < 0.6:
             site = rng.choice(sites)
+            if site.lacks:
+                continue
             if large is not None and large.random() < 0.4:
                 site.write_large([statement(large) for _ in range(large.randint(1, 5))], now)
             else:
                 site.write(statement(rng), now)
         else:
             killed = rng.random() < 0.2
-            _carry(*rng.choice(ways), len(sites), rng.randint(1, 4), taken, forgets=forgets, is_killed=killed)
-    while len({tuple(sorted(site.here.items())) for site in sites}) > 1:
+            _carry(*rng.choice(ways), sites, rng.randint(1, 4), taken, forgets=forgets, is_killed=killed)
+            if rng.random() < 0.5 and restored is not None:
+                rng.choice(sites).settle()
+    while len({tuple(sorted(site.here.items())) for site in sites}) > 1 or any(site.lacks for site in sites):
         for way in ways:
-            _carry(*way, len(sites), 10_000, taken, forgets=forgets)
+            _carry(*way, sites, 10_000, taken, forgets=forgets)
+            way[1].settle()
+
+
+def _restores(rng: random.Random, sites: Sequence[Site], steps: int) -> Callable[[int], None]:
+    """One site is restored, once or twice."""
+    site, made = rng.choice(sites), rng.randint(1, steps // 2)
+    back = {rng.randint(made + 1, steps - 1) for _ in range(rng.randint(1, 2))}
+    kept: list[Backup] = []
+
+    def at(now: int) -> None:
+        if now == made:
+            kept.append(site.backup())
+        elif now in back:
+            site.restore(kept[0], {other.number for other in sites if other is not site})
+
+    return at
 
 
 def _carry(
     start: Site,
     end: Site,
-    members: int,
+    sites: Sequence[Site],
     most: int,
     taken: Callable[[Site, list[Values]], None],
     *,
     forgets: bool,
     is_killed: bool = False,
 ) -> None:
+    members = {bytes([site.number]): site.origins for site in sites}
     lacking = [sent for sent in start.journal if sent.stamp.origin_seqno > end.here.get(sent.stamp.origin, 0)]
     for sent in lacking[:most]:
         before = len(end.removed)
         end.take(sent, members, forgets=forgets, is_killed=is_killed)
         taken(end, end.removed[before:])
+    if len(lacking) <= most and not start.lacks:
+        end.lacks.discard(start.number)
 
 
 def folded(site: Site) -> dict[str, Values]:
@@ -259,6 +343,25 @@ def folded(site: Site) -> dict[str, Values]:
                     row[at] = (row[at] + after[at] - before[at] + 2**63) % 2**64 - 2**63
             there.add(after[0])
     return {key: tuple(values[key]) for key in there}
+
+
+def _made_of(table: dict[str, Values], done: list[Any]) -> dict[str, Values]:
+    """The table behind flat changes, each of which fits it."""
+    rows = dict(table)
+    for op, argument, images in _each(done):
+        if op == Op.INSERT:
+            assert images[0] not in rows
+            rows[images[0]] = tuple(images)
+            continue
+        changed = changed_of(argument) if op == Op.UPDATE else ()
+        before = tuple(images[len(changed) :])
+        assert rows.pop(before[0]) == before
+        if op == Op.UPDATE:
+            after = list(before)
+            for ordinal, value in zip(changed, images, strict=False):
+                after[ordinal] = value
+            rows[after[0]] = tuple(after)
+    return rows
 
 
 def _each(changes: list[Any]) -> Iterator[tuple[int, Any, list[Any]]]:

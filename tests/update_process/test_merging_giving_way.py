@@ -6,21 +6,22 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from replicate.door.recovery.opening import make_chain
-from replicate.errors import NotSupportedError
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader
 from replicate.journal.record import FrameBatch
 from replicate.limits import BATCH_BYTES_MAX
 from replicate.pool.shared_memory import PoolKind
 from replicate.pool.shared_memory import retire as retire_pool
-from replicate.roles.restored import turn_back
-from replicate.roles.supplier import convert
-from replicate.transfer.seed.direct import seed
-from tests.harness.suppliers import run, shared
-from tests.update_process.test_merging import UNIQUE
+from replicate.roles.restored import settle, turn_back
+from tests.harness.instances import lose_pool, restore_region, save_region
+from tests.harness.suppliers import Suppliers, run, shared, work_through
+from tests.update_process.test_merging import BY_KEY, UNIQUE, merged_at
+from tests.update_process.test_merging_large import NAMED, ROWS
+from update_process import tending
 
 
 @pytest.mark.slow
@@ -57,31 +58,135 @@ def last_frame_of(instance: Instance) -> tuple[Path, int]:
     return Path(segment.path), Path(segment.path).read_bytes().index(bytes(read.data))
 
 
+def copied(one: Instance, kept: Path) -> None:
+    """Its files as they are."""
+    shutil.copytree(one.path, kept)
+
+
+def turned_back(one: Instance, kept: Path) -> None:
+    """It is restored from that copy, and has found that out."""
+    shutil.rmtree(one.path)
+    shutil.copytree(kept, one.path)
+    retire_pool(PoolKind.JOURNAL, one.content.uuid)
+    turn_back(one)
+    one.reload()
+
+
+def waiting(one: Instance) -> int:
+    """Rows that wait beside their tables there."""
+    with closing(apsw.Connection(str(one.regions[0].path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        return int(connection.execute("SELECT count(*) FROM _replicate_version WHERE origin = -1").get)
+
+
+def names(made: Suppliers, name: str) -> list[object]:
+    return [row[0] for row in made.rows(name)["named"]]
+
+
+def gave_way_at(made: Suppliers, name: str) -> list[object]:
+    return [one.merged.key[0] for one in merged_at(made, name) if one.merged.lost.what == "unique"]
+
+
 @pytest.mark.slow
-def test_one_that_is_restored_has_no_row_give_way_and_is_copied_again(tmp_path: Path) -> None:
-    """By its word now, what came into the place of that row in the meantime would go everywhere."""
+def test_one_that_is_restored_takes_the_word_of_others_for_who_gave_way(tmp_path: Path) -> None:
+    """By its own word, what came into the place of that row in the meantime would go everywhere."""
     two = shared(tmp_path, schema=UNIQUE)
     two.level()
-    kept = tmp_path / "kept"
-    shutil.copytree(two.by["b"].path, kept)
+    copied(two.by["b"], tmp_path / "kept")
     for name, key in (("a", "of a"), ("b", "of b")):
         run(two, name, f"INSERT INTO named VALUES ('{key}', 'x', 'a', 1)")
     two.level()
     run(two, "a", "DELETE FROM named", "INSERT INTO named VALUES ('of b', 'y', 'a', 2)")
     two.level()
     two.assert_converged()
-    shutil.rmtree(two.by["b"].path)
-    shutil.copytree(kept, two.by["b"].path)
-    retire_pool(PoolKind.JOURNAL, two.by["b"].content.uuid)
-    turn_back(two.by["b"])
-    two.by["b"].reload()
-    with pytest.raises(NotSupportedError, match="b is getting back what it had, and two rows want one unique"):
-        two.carry("a", "b")
-    convert(two.by["b"], "secondary", timeout_s=30)
-    two.by["b"].reload()
-    seed(two.by["a"], two.by["b"], restart=True)
-    two.by["b"].reload()
-    convert(two.by["b"], "supplier", timeout_s=30)
+    turned_back(two.by["b"], tmp_path / "kept")
+    while not waiting(two.by["b"]):
+        two.carry("a", "b", most=1)
+    assert names(two, "b") == ["of a"]
+    two.carry("a", "b")
+    assert waiting(two.by["b"]) == 0
+    settle(two.by["b"])
     two.level()
     two.assert_converged()
     assert two.rows("a")["named"] == two.rows("b")["named"] == [("of b", "y", "a", 2)]
+    assert gave_way_at(two, "b") == ["of b"], "it is kept once, though its own list was restored, too"
+    run(two, "b", "UPDATE named SET n = 5")
+    two.level()
+    two.assert_converged()
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Suppliers:
+    """b is restored, and has a row of c's from before. a has written another one of its name, and each has renamed its
+    own before it heard of the other's: nobody has ever removed a row. b has only heard of the first two so far."""
+    three = shared(tmp_path, 3, schema=UNIQUE)
+    run(three, "c", "INSERT INTO named VALUES ('of c', 'x', 'c', 1)")
+    three.carry("c", "b")
+    copied(three.by["b"], tmp_path / "kept")
+    run(three, "c", "UPDATE named SET name = 'w'")
+    run(three, "a", "INSERT INTO named VALUES ('of a', 'x', 'a', 1)")
+    run(three, "a", "UPDATE named SET name = 'z' WHERE id = 'of a'")
+    three.carry("c", "a")
+    turned_back(three.by["b"], tmp_path / "kept")
+    save_region(three.by["b"].regions[0].path, tmp_path / "aside")
+    while not waiting(three.by["b"]):
+        three.carry("a", "b", most=1)
+    assert names(three, "b") == ["of c"]
+    return three
+
+
+@pytest.mark.slow
+def test_a_row_that_waits_is_back_once_nobody_has_its_value(three: Suppliers) -> None:
+    three.carry("a", "b")
+    assert waiting(three.by["b"]) == 0
+    settle(three.by["b"])
+    three.level()
+    three.assert_converged()
+    assert three.rows("b")["named"] == [("of a", "z", "a", 1), ("of c", "w", "c", 1)]
+    assert gave_way_at(three, "b") == []
+
+
+@pytest.mark.slow
+def test_a_row_waits_still_after_a_power_loss(three: Suppliers, tmp_path: Path) -> None:
+    """The region is older than the journal: it is made by redo, and who waits is found by the journal."""
+    restore_region(three.by["b"].regions[0].path, tmp_path / "aside")
+    lose_pool(three.by["b"])
+    run(three, "a", "UPDATE named SET n = 7 WHERE id = 'of a'")
+    three.carry("a", "b")
+    settle(three.by["b"])
+    three.level()
+    three.assert_converged()
+    assert three.rows("b")["named"] == [("of a", "z", "a", 7), ("of c", "w", "c", 1)]
+
+
+@pytest.mark.slow
+def test_who_waits_still_when_it_writes_again_goes_by_its_word(
+    three: Suppliers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the others have is not waited for: `replica restore --force`."""
+    monkeypatch.setattr(tending, "LOOK_S", 0.0)
+    settle(three.by["b"])
+    with three.receive_pool("b", 1) as pool, three.applier("b", pool) as applier:
+        work_through(applier)
+    assert waiting(three.by["b"]) == 0
+    three.level()
+    three.assert_converged()
+    assert names(three, "a") == ["of c"]
+    assert gave_way_at(three, "b") == ["of a"]
+
+
+@pytest.mark.slow
+def test_a_row_of_a_large_transaction_waits(tmp_path: Path) -> None:
+    two = shared(tmp_path, schema=BY_KEY)
+    run(two, "b", "INSERT INTO named VALUES ('b', 'name 7', NULL, 0)")
+    copied(two.by["b"], tmp_path / "kept")
+    run(two, "a", NAMED)
+    two.level()
+    assert names(two, "a").count("b") == 1
+    turned_back(two.by["b"], tmp_path / "kept")
+    two.carry("a", "b", most=two.last_seqno("a") - 2)
+    two.carry("a", "b")
+    assert waiting(two.by["b"]) == 0
+    settle(two.by["b"])
+    two.level()
+    two.assert_converged()
+    assert len(names(two, "b")) == ROWS

@@ -37,6 +37,9 @@ _PURGE: Final = "DELETE FROM main._replicate_version WHERE origin = ? AND origin
 _FORGET: Final = "DELETE FROM main._replicate_version WHERE table_id = ? AND key = ?"
 _SEVERAL: Final = 0
 """In the place of the origin: several transactions have stamped the row, or it has sums."""
+_WAITS: Final = -1
+"""In the place of the origin: the row waits (model/registers.py). No purge forgets it."""
+_WAITING: Final = "SELECT table_id, key, stamps FROM main._replicate_version WHERE origin = ?"
 OPEN: Final = "open"
 SETTLED: Final = "settled"
 
@@ -88,11 +91,33 @@ class RowStamps:
         self._changed: set[tuple[int, bytes]] = set()
         self.kept_since_purge = 0
         """Rows that were stamped since the last purge."""
+        self._waiting: dict[tuple[int, bytes], Row] | None = None
+        """Rows that wait; None: nobody has looked since they may be others."""
+        self._waiting_changed = False
+        """Whether that was changed since `forget_cached`."""
+
+    @property
+    def waiting(self) -> dict[tuple[int, bytes], Row]:
+        """Rows that wait, by table id and key."""
+        if self._waiting is None:
+            found = self._execute(_WAITING, (_WAITS,), prepare_flags=OWN_STATEMENT)
+            self._waiting = {(table_id, key): unpack_row(packed) for table_id, key, packed in found}
+        return self._waiting
+
+    def _note_waiting(self, name: tuple[int, bytes], row: Row) -> None:
+        waiting = self.waiting
+        if row.waits or name in waiting:
+            self._waiting_changed = True
+            waiting.pop(name, None)
+            if row.waits:
+                waiting[name] = row
 
     def forget_cached(self) -> None:
         """The transaction was taken back, or another one begins."""
         self._cached.clear()
         self._changed.clear()
+        if self._waiting_changed:
+            self._waiting, self._waiting_changed = None, False
 
     def get(self, table_id: int, key: bytes) -> Row | None:
         """A row's stamps; its values only if it is gone, or they were put here. None: it has none."""
@@ -119,6 +144,7 @@ class RowStamps:
         """Stamps of a row, written with `flush`."""
         self._cached[table_id, key] = row
         self._changed.add((table_id, key))
+        self._note_waiting((table_id, key), row)
 
     def put_all(self, rows: Mapping[tuple[int, bytes], Row]) -> None:
         """The same of many, by table id and key."""
@@ -167,6 +193,8 @@ class RowStamps:
 
 def _kept(name: tuple[int, bytes], row: Row) -> tuple[int, bytes, int, int, bytes]:
     """A row of the table: who has stamped it, where that is one transaction."""
+    if row.waits:
+        return (*name, _WAITS, 0, pack_row(row, None))
     writer = None if row.sums else row.writer  # of sums a purge looks at each
     if writer is None:
         return (*name, _SEVERAL, 0, pack_row(row, None))

@@ -75,6 +75,14 @@ class ModelMerging:
         return self._content.absorbed
 
     @property
+    def has_waiting(self) -> bool:
+        return False
+
+    @property
+    def waiting(self) -> list[Any]:
+        return []
+
+    @property
     def is_empty(self) -> bool:
         return not self._content.stamps
 
@@ -96,7 +104,7 @@ class ModelMerging:
         stamp: Stamp,
         told: Mapping[int, int],
         is_shared: Callable[[int], bool],
-        removing: Stamp,
+        removing: Stamp | None,
         *,
         is_stable: bool = False,
     ) -> list[Any] | None:

@@ -8,8 +8,9 @@ Leaves to others: transactions, who may write, the journal (update_process/mergi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, Final
 
 import apsw
@@ -84,6 +85,20 @@ class RowMerger:
         self._gave_way.clear()
 
     @property
+    def has_waiting(self) -> bool:
+        """Whether rows wait beside their table."""
+        return bool(self._stamps.waiting)
+
+    @property
+    def waiting(self) -> list[Any]:
+        """Deletes, flat, of those that do, for `give_way`."""
+        return [
+            element
+            for name, row in sorted(self._stamps.waiting.items(), key=itemgetter(0))
+            for element in (_DELETE, name[0], 0, list(row.values or ()))
+        ]
+
+    @property
     def absorbed(self) -> int:
         """The stamps are those of the journal up to this number."""
         return read_absorbed(self._connection)
@@ -94,15 +109,16 @@ class RowMerger:
         stamp: Stamp,
         told: Mapping[int, int],
         is_shared: Callable[[int], bool],
-        removing: Stamp,
+        removing: Stamp | None,
         *,
         is_stable: bool = False,
     ) -> list[Any] | None:
         """Make a transaction's flat changes; what was done instead, where rows were merged; None where all of it was
         done as it is. `told`: what its writer had seen. `is_shared`: whether several suppliers write a table.
         `removing`: the stamp of our own transaction that would remove rows, which comes behind this one: where two rows
-        want one unique value, one of them goes (`removed`). `is_stable`: everybody has it, so only rows with stamps get
-        its own. Raises as `RowsOfRegion.apply_all`."""
+        want one unique value, one of them goes (`removed`). None: we may not have others remove anything, so it waits
+        beside its table. `is_stable`: everybody has it, so only rows with stamps get its own. Raises as
+        `RowsOfRegion.apply_all`."""
         self.removed.clear()
         pieces: list[_RowPiece] = []
         others: list[Any] = []
@@ -113,15 +129,17 @@ class RowMerger:
             else:
                 others += changes[place : place + 4]
         unseen = {piece.name: self._unseen(piece, told, stamp.origin) for piece in pieces}
-        may_lack = _RESOLVED in changes[0::4] and any(map(self._is_lacking, pieces))
-        if not any(unseen.values()) and not may_lack and self._fits(changes, pieces):
+        removes = _RESOLVED in changes[0::4]
+        may_lack = removes and any(map(self._is_lacking, pieces))
+        tries_again = bool(pieces) and self.has_waiting
+        if not any(unseen.values()) and not may_lack and not tries_again and self._fits(changes, pieces):
             for piece in pieces:
                 row = self._stamps.get(*piece.name)
                 if row is not None or not is_stable:
                     self._fold(piece, row or _EMPTY, stamp)
             return None
         self._rows.apply_all(others)
-        return [*others, *_Merge(self, stamp, removing, may_lack=may_lack).make(pieces, unseen)]
+        return [*others, *_Merge(self, stamp, removing, removes=removes, may_lack=may_lack).make(pieces, unseen)]
 
     def take_unmet(
         self,
@@ -189,6 +207,8 @@ class RowMerger:
             row, image = self._stamps.get(*name) or _EMPTY, here or tuple(values)
             delete = [_DELETE, table_id, 0, list(image)]
             told += delete
+            if row.waits:
+                self._note_waited(name, row, stamp)
             if here is not None:
                 row = Row(here, True, row.life, row.stamps, row.sums)
                 done += delete
@@ -220,26 +240,25 @@ class RowMerger:
 
     def absorb(self, transactions: Sequence[Absorbed], is_shared: Callable[[int], bool]) -> None:
         """Stamp what transactions have changed, in their order."""
-        pieces: list[tuple[_RowPiece, Stamp, bool] | tuple[None, Absorbed, bool]] = []
-        for one in transactions:
-            changes = one.changes
-            for place in range(0, len(changes), 4):
-                op, table_id, argument, values = changes[place : place + 4]
-                if op in _ROWS and is_shared(table_id):
-                    of_change = self._pieces(op, table_id, argument, values)
-                    pieces += [(piece, one.stamp, one.is_stable) for piece in of_change]
-            if one.done is not changes:
-                pieces.append((None, one, False))
-        self._stamps.load({piece.name for piece, _, _ in pieces if piece is not None})
-        for piece, stamp, is_stable in pieces:
-            if piece is None:
-                assert isinstance(stamp, Absorbed)
-                self._take_images(stamp.done, is_shared)
-                continue
-            row = self._stamps.get(*piece.name)
-            if row is not None or not is_stable:
-                assert isinstance(stamp, Stamp)
-                self._fold(piece, row or _EMPTY, stamp)
+        pieces = [list(self._row_pieces(one.changes, is_shared)) for one in transactions]
+        self._stamps.load({piece.name for of_one in pieces for piece in of_one})
+        for one, of_one in zip(transactions, pieces, strict=True):
+            is_merged = one.done is not one.changes
+            if is_merged:
+                self._show_before(one.done, is_shared)
+            for piece in of_one:
+                row = self._stamps.get(*piece.name)
+                if row is not None or not one.is_stable:
+                    self._fold(piece, row or _EMPTY, one.stamp, is_seen=not is_merged)
+            if is_merged:
+                self._take_images(one.done, is_shared)
+                self._look_who_waits([*one.changes, *one.done], is_shared)
+
+    def _row_pieces(self, changes: Sequence[Any], is_shared: Callable[[int], bool]) -> Iterator[_RowPiece]:
+        for place in range(0, len(changes), 4):
+            op, table_id, argument, values = changes[place : place + 4]
+            if op in _ROWS and is_shared(table_id):
+                yield from self._pieces(op, table_id, argument, values)
 
     def _take_images(self, done: Sequence[Any], is_shared: Callable[[int], bool]) -> None:
         """Of rows that are gone the values that they had here, not those that the writer of the delete knew."""
@@ -252,6 +271,26 @@ class RowMerger:
                     pairs = zip(self._grouped(table_id)[0], values, row.values, strict=True)
                     image = tuple(known if group < 0 else value for group, value, known in pairs)
                     self._stamps.put(table_id, key, row.showing(image))
+
+    def _show_before(self, done: Sequence[Any], is_shared: Callable[[int], bool]) -> None:
+        """Of rows with unique values what they were before a transaction: they may wait from then on."""
+        for piece in self._row_pieces(done, self._unique_shared(is_shared)):
+            row = self._stamps.get(*piece.name)
+            if piece.before is not None and row is not None and row.is_there:
+                self._stamps.put(*piece.name, row.showing(piece.before))
+
+    def _look_who_waits(self, changes: Sequence[Any], is_shared: Callable[[int], bool]) -> None:
+        """Of rows with unique values: those that are not in their table, and should be, wait. The table is as all of
+        our journal leaves it: what comes behind this transaction says otherwise where that was so for a while."""
+        for piece in self._row_pieces(changes, self._unique_shared(is_shared)):
+            row = self._stamps.get(*piece.name)
+            if row is not None and row.is_there and row.values is not None:
+                waits = self._read(piece.table_id, piece.key) is None
+                if waits != row.waits:
+                    self._stamps.put(*piece.name, replace(row, waits=waits))
+
+    def _unique_shared(self, is_shared: Callable[[int], bool]) -> Callable[[int], bool]:
+        return lambda table_id: is_shared(table_id) and bool(self._unique(table_id))
 
     def losses(self, seqno: int) -> list[bytes]:
         """What was lost in a transaction since `begin`, of a large one in its last piece, as it is kept."""
@@ -336,9 +375,10 @@ class RowMerger:
             return RowChanged(_INSERT, piece.after, every)
         return RowChanged(_UPDATE, piece.after, frozenset(groups[ordinal] for ordinal in piece.changed), piece.before)
 
-    def _fold(self, piece: _RowPiece, row: Row, stamp: Stamp) -> None:
-        """Stamp a row as a change did it that fits what was there."""
-        if piece.op == _DELETE and (row.is_there or row.values is None):  # else it was gone, and keeps what it had
+    def _fold(self, piece: _RowPiece, row: Row, stamp: Stamp, *, is_seen: bool = True) -> None:
+        """Stamp a row as a change did it. `is_seen`: the change fits what was there."""
+        # One that was gone keeps what it had.
+        if piece.op == _DELETE and (row.values is None or (is_seen and row.is_there)):
             row = row.showing(piece.before)
         after = merged(row, self._changed(piece), stamp, self._grouped(piece.table_id)[0])
         self._stamps.put(*piece.name, after)
@@ -353,8 +393,8 @@ class RowMerger:
         return known
 
     def _rival(self, table_id: int, wanted: Image) -> Image | None:
-        """Another row that has a unique value of `wanted`, which is not in the table. SQLite finds it by whatever the
-        index says: it tries to insert, and says which row it would change instead."""
+        """Another row that has a unique value of `wanted`, which is not in the table; None: there is none. SQLite finds
+        it by whatever the index says: it tries to insert, and says which row it would change instead."""
         definition = self._definition(table_id)
         names = [quote(definition.columns[ordinal].name) for ordinal in definition.key]
         told = f"ON CONFLICT DO UPDATE SET {names[0]} = {names[0]} RETURNING {', '.join(names)}"
@@ -367,6 +407,28 @@ class RowMerger:
             self._connection.execute("RELEASE rival")
         return self._read(table_id, found[0])
 
+    def _held_since(self, table_id: int, row: Row) -> Stamp:
+        """The latest stamp of a row's unique values."""
+        groups = self._grouped(table_id)[0]
+        return max((row.stamps.get(groups[at], NEVER) for at in self._unique(table_id)), default=NEVER)
+
+    def _note_waited(self, name: tuple[int, bytes], row: Row, remover: Stamp) -> None:
+        """A row that waited goes for good."""
+        definition, image = self._definition(name[0]), row.values
+        assert image is not None
+        rival = self._rival(name[0], image)
+        left = None if rival is None else tuple(rival[at] for at in definition.key)
+        ordinals = tuple(sorted(self._unique(name[0])))
+        told = Lost("unique", remover, self._held_since(name[0], row), image, ordinals)
+        self.note(name[0], tuple(image[at] for at in definition.key), told, left)
+
+    def note(self, table_id: int, key: Image, one: Lost, left: Image | None) -> None:
+        """Something is lost. `left`: what is there instead, of a row that gave way the other one's key."""
+        definition = self._definition(table_id)
+        columns = tuple(column.name for column in definition.columns)
+        self.lost_count += 1
+        self.lost.append(Merged(self._rows.seqno, definition.table, columns, key, one, left))
+
     def _read(self, table_id: int, key: Image) -> Image | None:
         definition = self._definition(table_id)
         return read_image(self._connection, definition, "", definition.key, key)
@@ -376,8 +438,12 @@ class _Merge:
     """Of one transaction: its changes are folded first, each row's in their order; then the rows are made what they
     come to, those with unique values once more, those that have had them longest first."""
 
-    def __init__(self, merger: RowMerger, stamp: Stamp, removing: Stamp, *, may_lack: bool) -> None:
+    def __init__(
+        self, merger: RowMerger, stamp: Stamp, removing: Stamp | None, *, removes: bool, may_lack: bool
+    ) -> None:
         self._merger = merger
+        self._removes = removes
+        """Whether it removes rows for their unique values."""
         self._may_lack = may_lack
         """Whether a row that is to go may not have come."""
         self._stamp = stamp
@@ -389,9 +455,13 @@ class _Merge:
         self._keys: dict[tuple[int, bytes], Image] = {}
         self._lost: list[tuple[tuple[int, bytes], Lost]] = []
         self._done: list[Any] = []
+        self._waits: set[tuple[int, bytes]] = set()
+        """Of the rows, those that are not put into their table."""
 
     def make(self, pieces: Sequence[_RowPiece], unseen: Mapping[tuple[int, bytes], frozenset[Stamp]]) -> list[Any]:
         """Merge them; the flat changes that this comes to, which are made. Raises as `RowsOfRegion.apply_all`."""
+        for name, row in self._merger._stamps.waiting.items():
+            self._load(name, self._key_of(name[0], row.values or ()))
         for piece in pieces:
             self._fold(piece, unseen[piece.name])
         again: list[tuple[int, bytes]] = []
@@ -407,9 +477,10 @@ class _Merge:
         for name in again:
             if (gone := self._here[name]) is not None:
                 self._change([_DELETE, name[0], 0, list(gone)])
+        put = self._insert if self._removing is not None else self._insert_or_wait
         for name in sorted(again, key=lambda one: (one[0], self._held_since(one), one[1])):
             if self._rows[name].is_there:
-                self._insert(name)
+                put(name)
         self._finish()
         return self._done
 
@@ -425,7 +496,7 @@ class _Merge:
             here = self._here[name] = self._merger._read(name[0], key)
             self._keys[name] = key
             row = self._merger._stamps.get(*name)
-            if row is not None and row.is_there != (here is not None):
+            if row is not None and row.is_there != (here is not None) and (here is not None or not row.waits):
                 raise self._unfit(name)
             known = row or Row(None, here is not None)
             known = self._rows[name] = known if here is None else known.showing(here)
@@ -442,42 +513,74 @@ class _Merge:
         change, groups = merger._changed(piece), merger._grouped(name[0])[0]
         self._lost += [(name, one) for one in lost(known, change, self._stamp, groups, unseen)]
         self._rows[name] = merged(known, change, self._stamp, groups)
+        if known.waits and self._removes and not self._rows[name].is_there:
+            merger._note_waited(name, known, self._stamp)
+
+    def _key_of(self, table_id: int, values: Image) -> Image:
+        return tuple(values[at] for at in self._merger._definition(table_id).key)
 
     def _held_since(self, name: tuple[int, bytes]) -> Stamp:
-        """The latest stamp of a row's unique values."""
-        row, groups = self._rows[name], self._merger._grouped(name[0])[0]
-        return max((row.stamps.get(groups[at], NEVER) for at in self._merger._unique(name[0])), default=NEVER)
+        return self._merger._held_since(name[0], self._rows[name])
+
+    def _rival_of(self, name: tuple[int, bytes]) -> tuple[tuple[int, bytes], Image] | None:
+        """Put a row into the table; where another one has a unique value of it, nothing is put: that one, as it is."""
+        merger, table_id, wanted = self._merger, name[0], self._rows[name].values
+        assert wanted is not None
+        try:
+            self._change([_INSERT, table_id, 0, list(wanted)])
+            return None
+        except ConflictError as error:
+            rival = merger._rival(table_id, wanted) if wants_unique(error) else None
+            if rival is None:
+                raise
+            key = self._key_of(table_id, rival)
+            other = table_id, key_of(key)
+            if other not in self._rows:
+                self._load(other, key)
+                if self._rows[other].newest == NEVER:
+                    raise  # everybody has that row, and so had the writer of this one
+            return other, rival
+
+    def _is_before(self, name: tuple[int, bytes], other: tuple[int, bytes]) -> bool:
+        """Whether a row keeps a unique value that another one wants, too: who has had its own longer."""
+        return (self._held_since(name), name) < (self._held_since(other), other)
 
     def _insert(self, name: tuple[int, bytes]) -> None:
-        """Put a row into the table. Where another one has a unique value of it, who has had it longer keeps it, and the
-        other one goes."""
-        merger, table_id = self._merger, name[0]
-        wanted = self._rows[name].values
-        assert wanted is not None
-        while True:
-            try:
-                self._change([_INSERT, table_id, 0, list(wanted)])
-            except ConflictError as error:
-                rival = merger._rival(table_id, wanted) if wants_unique(error) else None
-                if rival is None:
-                    raise
-                key = tuple(rival[at] for at in merger._definition(table_id).key)
-                other = table_id, key_of(key)
-                if other not in self._rows:
-                    self._load(other, key)
-                    if self._rows[other].newest == NEVER:
-                        raise  # everybody has that row, and so had the writer of this one
-                if (self._held_since(other), other) > (self._held_since(name), name):
-                    self._change([_DELETE, table_id, 0, list(rival)])
-                    self._remove(other, name)
-                    continue
+        """Put a row into the table. Where another one has a unique value of it, one of the two goes."""
+        while (found := self._rival_of(name)) is not None:
+            other, image = found
+            if not self._is_before(name, other):
                 self._remove(name, other)
-            return
+                return
+            self._change([_DELETE, name[0], 0, list(image)])
+            self._remove(other, name)
+
+    def _insert_or_wait(self, name: tuple[int, bytes]) -> None:
+        """The same where none may go: it waits, until the transaction comes by which it goes, or the other one does, or
+        we may have it go. Those that have had their values longer are put first, so that none waits for one that waits
+        itself."""
+        merger, done, waits = self._merger, len(self._done), set[tuple[int, bytes]]()
+        merger._connection.execute("SAVEPOINT waits")
+        try:
+            while (found := self._rival_of(name)) is not None:
+                other, image = found
+                if not self._is_before(name, other):
+                    merger._connection.execute("ROLLBACK TO waits")
+                    merger._rows.begin()
+                    del self._done[done:]
+                    waits = {name}
+                    break
+                self._change([_DELETE, name[0], 0, list(image)])
+                waits.add(other)
+        finally:
+            merger._connection.execute("RELEASE waits")
+        self._waits |= waits
 
     def _remove(self, name: tuple[int, bytes], winner: tuple[int, bytes]) -> None:
         """A row gives way to another one, on all sites."""
         row = self._rows[name]
         assert row.values is not None
+        assert self._removing is not None
         ordinals = tuple(sorted(self._merger._unique(name[0])))
         told = Lost("unique", self._held_since(winner), self._held_since(name), row.values, ordinals)
         gone = RowChanged(_DELETE, row.values, self._merger._grouped(name[0])[2])
@@ -488,17 +591,14 @@ class _Merge:
 
     def _finish(self) -> None:
         for name, row in self._rows.items():
-            self._merger._stamps.put(*name, row)
+            waits = name in self._waits
+            self._merger._stamps.put(*name, row if row.waits == waits else replace(row, waits=waits))
         for name, one in self._lost:
             row = self._rows[name]
             self._note(name, one, row.values if row.is_there else None)
 
     def _note(self, name: tuple[int, bytes], one: Lost, left: Image | None) -> None:
-        definition = self._merger._definition(name[0])
-        columns = tuple(column.name for column in definition.columns)
-        merger = self._merger
-        merger.lost_count += 1
-        merger.lost.append(Merged(merger._rows.seqno, definition.table, columns, self._keys[name], one, left))
+        self._merger.note(name[0], self._keys[name], one, left)
 
     def _unfit(self, name: tuple[int, bytes], piece: _RowPiece | None = None) -> ConflictError:
         """The error for a row that is not as transactions left it. `piece`: the change that found it."""

@@ -160,7 +160,7 @@ def test_what_everybody_has_is_kept_no_longer() -> None:
         for start, end in ((one, other), (other, one)):
             for sent in start.journal[-2:]:
                 if sent.stamp.origin_seqno > end.here.get(sent.stamp.origin, 0):
-                    end.take(sent, 2, forgets=True)
+                    end.take(sent, {b"\x01": [1], b"\x02": [2]}, forgets=True)
     kept = one.connection.execute("SELECT length(stamps) FROM _replicate_version").get
     assert kept is not None
     assert kept < 100
