@@ -22,7 +22,7 @@ from typing import Final
 
 import trio
 
-from replicate.compare.range_check import skip_table, take_range
+from replicate.compare.range_check import as_of, skip_table, take_range
 from replicate.compare.rounds import Place, is_within, pause_s
 from replicate.daemon.driver import Drive
 from replicate.errors import ReplicateError
@@ -163,6 +163,9 @@ class Patrol:
         """One range, and the rest after it."""
         consumer, settings, place = self._consumer, self._settings, self._standing.place
         assert place is not None
+        words = consumer.words  # in this order: a number enters the regions' words before it becomes the last one
+        last_seqno = int(words[word.LAST_SEQNO])
+        appended = {one.name: int(words[word.REGION_APPENDED + one.region_id]) for one in consumer.instance.regions}
         try:
             taken = await trio.to_thread.run_sync(take_range, consumer.instance, place, self._goes)
         except ReplicateError as error:
@@ -174,7 +177,7 @@ class Patrol:
             return
         if taken.check is not None:
             consumer.patrol = f"{taken.check.region}.{taken.check.table}".rstrip(".")
-            if not await self._tell(taken.check):
+            if not await self._tell(as_of(taken.check, last_seqno, appended[taken.check.region])):
                 return
         self._standing = RoundStanding(place.round_wall_ns, taken.place)
         if taken.place is None:

@@ -44,7 +44,8 @@ def _side(rows: int, digest: str) -> str:
 
 def _do(one: Different, source: str, here: Collection[str]) -> str:
     if not one.table:
-        return "mend the schema as it is there, or seed again: replicate -i INSTANCE seed --restart"
+        see = f"see what differs: replicate -i INSTANCE compare --with {source}; " if source in here else ""
+        return f"{see}mend the schema as it is there, or seed again: replicate -i INSTANCE seed --restart"
     if source in here:
         return (
             f"see the rows: replicate -i INSTANCE compare --with {source}; mend them: replicate -i INSTANCE compare "

@@ -77,7 +77,8 @@ class Consumer:
         quick = {"patrol_percent": 100.0, "patrol_round_s": 1000.0, "patrol_speed_mb": 1000.0}
         self.settings = replace(SourceConfig(), **{**quick, **settings})
         self.progress = ConsumerProgress(last_applied_seqno=10**9, update_state=UpdateState.RUNNING.text)
-        self.words = {word.LAST_SEQNO: 10**9}
+        appended = {word.REGION_APPENDED + one.region_id: 10**9 for one in pair.primary.regions}
+        self.words = {word.LAST_SEQNO: 10**9, **appended}
         self.progressed = trio.Event()
         self.said: list[tuple[object, ...]] = []
 
@@ -231,6 +232,19 @@ async def test_a_check_waits_until_its_transaction_was_sent(pair: Pair) -> None:
             await wait_until_async(lambda: bool(link.sent))
             nursery.cancel_scope.cancel()
     assert link.sent[0].number == 1
+
+
+@pytest.mark.parametrize("appended", [0, 10**9])
+@pytest.mark.trio
+async def test_a_region_that_nobody_writes_is_told_at_the_journals_last_number(pair: Pair, appended: int) -> None:
+    """Not where it may lack what was appended for it."""
+    consumer, link = Consumer(pair), Link()
+    (region,) = pair.primary.regions
+    own = pair.last_seqno()
+    consumer.words[word.LAST_SEQNO], link.last_sent_seqno = own + 7, own + 7
+    consumer.words[word.REGION_APPENDED + region.region_id] = appended
+    await walked(consumer, link, 3)
+    assert {check.seqno for check in link.sent} == {own if appended else own + 7}
 
 
 @pytest.mark.trio

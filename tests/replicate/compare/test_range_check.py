@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from replicate.compare.range_check import Outcome, Taken, skip_table, take_range, verify
+from replicate.admin import partitions, subscriptions
+from replicate.admin.regions import add_region
+from replicate.admin.schema_run import run_schema
+from replicate.compare.range_check import Outcome, Taken, as_of, skip_table, take_range, verify
 from replicate.compare.rounds import Place
 from replicate.instance.instance import Instance
+from replicate.model.elements import DEFINITION, PLACED, SECTION, STORAGE
 from replicate.wire.message import Check
 from tests.harness.conflicting import spoil
 from tests.harness.pair import Pair
@@ -262,6 +266,60 @@ def test_a_region_that_is_not_here_is_passed_over(pair: Pair) -> None:
     assert (found.outcome, found.why) == (Outcome.PASSED, "region other is not here")
     garbage = Check(7, 1, False, check.seqno, "main", "account", b"\xc1", b"", 0, bytes(16))
     assert verify(pair.secondary, garbage, 0).outcome is Outcome.PASSED
+
+
+def test_a_region_that_nobody_writes_is_verified_at_a_number_of_now(tmp_path: Path, pair: Pair) -> None:
+    """What came since its own last transaction stands in the secondary's journal no more, or never did."""
+    pair.write(3)
+    with closing(sqlite3.connect(tmp_path / "side.db")) as other:
+        other.execute("CREATE TABLE side (id INTEGER PRIMARY KEY)")
+    add_region(pair.primary, tmp_path / "side.db", name="side")
+    pair.seed(restart=True)
+    spoil(pair, "DELETE FROM account WHERE id = 2")
+    last = pair.last_seqno()
+    (check,) = [one for one in round_of(pair.primary) if one.table == "account"]
+    assert check.seqno < last
+    found = verify(pair.secondary, check, 0)
+    assert (found.outcome, found.why) == (
+        Outcome.PASSED, f"transaction {check.seqno + 1} is not in the journal any more"
+    )  # fmt: skip
+    now = as_of(check, last, check.seqno)
+    assert now.seqno == last
+    assert verify(pair.secondary, now, 0).outcome is Outcome.DIFFERENT
+
+
+def test_a_number_is_not_raised_beyond_what_the_region_may_lack(pair: Pair) -> None:
+    """Something newer has touched it, or is about to, when it was taken."""
+    pair.write(1)
+    (check, *_) = round_of(pair.primary)
+    assert as_of(check, check.seqno + 5, check.seqno + 1) == check
+    assert as_of(check, check.seqno - 1, check.seqno - 1) == check
+
+
+@pytest.mark.parametrize("absent", [(STORAGE,), (SECTION,), (STORAGE, SECTION), PLACED])
+def test_definitions_that_do_not_come_are_passed_over(pair: Pair, absent: tuple[str, ...]) -> None:
+    """And rows are verified all the same."""
+    names = {DEFINITION: "defs", STORAGE: "indexes", SECTION: "triggers"}
+    for instance in (pair.primary, pair.secondary):
+        for element, name in names.items():
+            partitions.create(instance, name)
+            partitions.place_element(instance, element, name)
+    subscriptions.set_(pair.secondary, ["DEFAULT", *(name for one, name in names.items() if one not in absent)])
+    pair.seed(restart=True)
+    pair.write(3)
+    with closing(pair.connect()) as connection:
+        connection.executescript(
+            "CREATE INDEX by_note ON account (note); CREATE TRIGGER made AFTER DELETE ON exact BEGIN SELECT 1; END;"
+            "CREATE TABLE fresh (id INTEGER PRIMARY KEY)"
+        )
+    if DEFINITION in absent:
+        run_schema(pair.secondary, "CREATE TABLE fresh (id INTEGER PRIMARY KEY CHECK (id > 0))", where="there")
+    pair.catch_up()
+    found = outcomes(pair, round_of(pair.primary))
+    assert found.pop("") == {"passed over"}
+    assert set().union(*found.values()) == {"equal"}, found
+    spoil(pair, "DELETE FROM account WHERE id = 2")
+    assert outcomes(pair, round_of(pair.primary))["account"] == {"different"}
 
 
 def test_a_table_that_cannot_be_read_is_gone_past(pair: Pair) -> None:

@@ -52,7 +52,9 @@ def test_what_differs_is_named_with_what_mends_it() -> None:
     )
     assert "compare --with east --repair" in rows.do
     assert "nothing that can be read here" in schema.text
+    assert schema.do.startswith("see what differs: replicate -i INSTANCE compare --with east; mend the schema")
     assert "seed --restart" in schema.do
-    (far, _) = patrol_findings(found, NOW, source="", here=())
+    (far, far_schema) = patrol_findings(found, NOW, source="", here=())
     assert "replicate -i east --json digest >FILE" in far.do
     assert "seed --region main --restart" in far.do
+    assert far_schema.do.startswith("mend the schema as it is there")
