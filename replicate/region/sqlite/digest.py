@@ -47,8 +47,10 @@ SEQUENCES: Final = "sqlite_sequence"
 _SEQUENCE_QUERY: Final = COUNTERS + " ORDER BY name, seq"
 DIFFERENCES_DEFAULT: Final = 10
 
-_ELEMENTS: Final = {"table": DEFINITION, "view": DEFINITION, "index": STORAGE, "trigger": SECTION}
-"""Of what sqlite_schema knows."""
+_ELEMENTS: Final = {
+    "table": DEFINITION, "view": DEFINITION, "index": STORAGE, "trigger": SECTION, "pragma": DEFINITION
+}  # fmt: skip
+"""Of what `schema_objects` tells."""
 
 Holds = Callable[[TableDefinition], bool]
 """Whether the rows of a table are there, all of them."""

@@ -503,11 +503,17 @@ def sequence_value(connection: apsw.Connection, table: str) -> int | None:
 
 def schema_objects(connection: apsw.Connection, without: Container[str] = frozenset()) -> Mapping[tuple[str, str], str]:
     """(type, name) -> SQL of everything that the user defined: what must be equal on both sites. Not what is of the
-    tables `without`."""
-    return {
-        (kind, name): sql
+    tables `without`. Beside that the numbers that an application gives its schema, as ("pragma", name), where they are
+    not 0."""
+    objects = {
+        (str(kind), str(name)): str(sql)
         for kind, name, table, sql in connection.execute(
             "SELECT type, name, tbl_name, sql FROM main.sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name"
         )
         if not is_internal(name) and table not in without
     }
+    for name in ("user_version", "application_id"):
+        value = connection.execute(f"PRAGMA main.{name}").get
+        if value:
+            objects["pragma", name] = f"PRAGMA {name} = {value}"
+    return objects

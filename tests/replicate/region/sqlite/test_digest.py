@@ -138,6 +138,18 @@ def test_the_schema_counts(pair: Pair) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["user_version", "application_id"])
+def test_a_number_that_the_application_gives_its_schema_counts(pair: Pair, name: str) -> None:
+    before = [digest.digest_region(connection).schema for connection in pair]
+    pair[1].execute(f"PRAGMA {name} = 7")
+    assert digest.digest_region(pair[1]).schema != before[1]
+    (difference,) = digest.compare(*pair).schema
+    assert (difference.kind, difference.name) == ("pragma", name)
+    assert (difference.first, difference.second) == (None, f"PRAGMA {name} = 7")
+    pair[1].execute(f"PRAGMA {name} = 0")
+    assert [digest.digest_region(connection).schema for connection in pair] == before
+
+
 def test_missing_and_redefined_tables(pair: Pair) -> None:
     pair[0].execute("CREATE TABLE first (a); ALTER TABLE h ADD COLUMN x")
     pair[1].execute("CREATE TABLE second (a)")
