@@ -6,6 +6,7 @@ Refuses to know: what becomes of a decision.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -46,11 +47,11 @@ def spoil(pair: Pair, *statements: str) -> None:
 
 def spoil_database(path: Path, *statements: str) -> None:
     """The same, of any region: as `.dbconfig enable_trigger off` does it."""
-    connection = apsw.Connection(str(path))
-    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
-    for statement in statements:
-        connection.execute(statement)
-    connection.close()
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.set_busy_timeout(60_000)  # daemons may be at work there
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+        for statement in statements:
+            connection.execute(statement)
 
 
 def stops_at(pair: Pair, pool: ReceivePool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from replicate.compare.patrolled import look_at_patrolled
 from tests.harness.conflicting import spoil_database
+from tests.harness.planted import PLANTS, ROWS, SCHEMA
 from tests.harness.street import QUICK, Street
 from tests.harness.waiting import wait_until
 
@@ -117,3 +119,43 @@ def test_the_stream_stops_where_it_is_to_until_the_rows_are_mended(street: Stree
     street.on(street.secondary, "compare", "--with", street.primary, "--repair", "--yes")
     assert not diverged(street, street.secondary)
     street.prove_equal()
+
+
+AT_ONCE = (
+    "a row that did not come", "a sum that was added to twice", "1 for 1.0", "a key of another case",
+    "values of two rows exchanged", "children that a cascade took", "a row beside a virtual column",
+    "values beside their columns", "a key that was changed", "rows that INSERT … SELECT brought",
+    "rows that a DELETE of a whole table took", "bytes written in place", "text that is not UTF-8, mended",
+    "a posting list of a full-text index", "a node of an R*Tree", "a counter that is ahead", "PRAGMA user_version",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_what_past_defects_have_left_is_found_within_one_round_and_mended(tmp_path: Path) -> None:
+    """One in each table, and in the schema, while the daemons run. (Each by itself: test_range_check_planted.py.)"""
+    with closing(Street(tmp_path, settings=SETTINGS, schema=SCHEMA + ROWS)) as street:
+        street.build().start()
+        last = street.write("INSERT INTO account (owner) VALUES ('one')")
+        street.on(street.secondary, "wait", "--seqno", str(last), "--timeout", "60")
+        region = street.secondary / "regions" / "main.db"
+        tables = []
+        for name in AT_ONCE:
+            PLANTS[name].put(region)
+            tables.append(PLANTS[name].table)
+        assert len(set(tables)) == len(AT_ONCE)
+        assert whole_round(street, street.secondary)["passed"] == 0
+        found = diverged(street, street.secondary)
+        assert {one["subject"] for one in found} == {
+            f"main.{table}" if table else "the schema of region main" for table in tables
+        }
+        assert len(found) == len(tables)
+        told = street.on(street.secondary, "compare", "--with", street.primary, check=False).stdout
+        assert all(f"main.{table}: different" in told for table in tables if table), told
+        assert "pragma main.user_version: PRAGMA user_version = 2 | PRAGMA user_version = 3" in told
+        # What a repair does not mend, and says so.
+        spoil(street, "PRAGMA user_version = 3; UPDATE raw SET v = CAST(x'ff41' AS TEXT) WHERE id = 2")
+        street.on(street.secondary, "compare", "--with", street.primary, "--repair", "--yes")
+        assert not diverged(street, street.secondary)
+        assert whole_round(street, street.secondary)["passed"] == 0
+        assert not diverged(street, street.secondary)
+        street.on(street.secondary, "compare", "--with", street.primary)
