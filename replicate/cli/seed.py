@@ -156,7 +156,7 @@ def _from_file(opened: Instance, path: Path, restart: bool) -> None:
 
     with seeding("", "installing region") as told:
         seeded = install_file(opened, path, restart=restart, progress=told)
-    _say(opened, seeded)
+    _say(opened, seeded, f"or, where no line leads here: replicate -i {opened.named} packet import DIR")
 
 
 def _alone(opened: Instance, names: tuple[str, ...], primary: str | None, from_file: str | None, restart: bool) -> None:
@@ -222,6 +222,6 @@ def _to_file(
     )
 
 
-def _say(opened: Instance, seeded: Seeded) -> None:
+def _say(opened: Instance, seeded: Seeded, *more: str) -> None:
     what = f"seeded at seqno {seeded.seqno}: {', '.join(seeded.regions)} ({seeded.pages} pages)"
-    emit(seeded, [what, f"next: {start_again(opened, 'update')}"])
+    emit(seeded, [what, f"next: {start_again(opened, 'update')}", *more])

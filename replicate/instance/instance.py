@@ -428,7 +428,8 @@ class Instance:
         raise NotFoundError(
             f"no peer {name!r}; there are: {known}",
             where=str(self.path),
-            do=f"Name one of them, or add it: replicate -i {self.named} peer add NAME HOST:PORT",
+            do=f"Name one of them, or add it: replicate -i {self.named} peer add NAME HOST:PORT; one without a line: "
+            f"replicate -i {self.named} peer add NAME --packets",
         )
 
     def pasteable(self, text: str) -> str:

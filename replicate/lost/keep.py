@@ -166,15 +166,19 @@ def _refused(owner: Owner, found: Undelivered, again: str) -> UndeliveredError:
     if found.received_seqno > found.last_seqno:
         do.append(f"To apply what was received: {start_again(owner, 'update')}, then update stop")
     lacking = [peer.name for peer in found.peers if peer.acknowledged_seqno < found.last_seqno]
+    to_file = f"{command} rollback --to N"
     if owner.was_demoted:
-        do.append(f"To have them in a file: {command} rollback --to N, the last one that the new primary has")
+        do.append(f"To have them in a file: {to_file}, the last one that the new primary has")
     for name in () if owner.was_demoted else lacking:
         do.append(
             f"To send them: {start_again(owner, f'source-{name}')}, and source stop when status has no backlog; "
             f"or, if {name} is not to have them: {command} peer remove {name}"
         )
     wrote = ", which writes what no peer has to a file first" if found.is_lost else ""
-    do.append(f"To go on without: {again}{wrote}")
+    if again == to_file and owner.was_demoted:
+        do[-1] += "; then the same command again"
+    else:
+        do.append(f"To go on without: {again}{wrote}")
     return UndeliveredError(
         found.told(),
         where=str(owner.path),

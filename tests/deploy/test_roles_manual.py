@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.test_readme import Shell, beginning
-from tests.harness.manual import chapter, commands, section
+from tests.harness.checkout import ROOT
+from tests.harness.manual import MANUAL, chapter, commands, headings, section
 
 DAEMONS = tuple(f"{name} {daemon}" for name in ("primary", "secondary") for daemon in ("source", "receiver", "update"))
 LAST = "n=$(replicate -i {} status | sed -n 's/.*last written \\([0-9]*\\),.*/\\1/p')"
@@ -23,6 +24,20 @@ def lines_of(title: str) -> list[str]:
     """The commands of a section, its N in a variable of the shell."""
     found = commands(section(chapter("roles"), title))
     return [re.sub(r"(--seqno|--expect|--to) N", r'\1 "$n"', line) for line in found]
+
+
+ELSEWHERE = {"Daemons follow the role": "tests/system/test_modes.py"}
+"""Sections whose commands another file runs."""
+
+
+def test_the_commands_of_every_section_are_run() -> None:
+    text = chapter("roles")
+    titles = [title for title in headings(MANUAL / "roles.md")[1:] if commands(section(text, title))]
+    assert len(titles) > 9
+    here = Path(__file__).read_text(encoding="utf-8")
+    for title in titles:
+        run = (ROOT / ELSEWHERE[title]).read_text(encoding="utf-8") if title in ELSEWHERE else here
+        assert f'"{title}")' in run, f"no test runs the commands of: {title}"
 
 
 def begun() -> list[str]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness.both_sites import KEPT, Both, numbers_of
+from tests.harness.both_sites import KEPT, Both, kept_once, numbers_of
 from tests.harness.street import QUICK
 from tests.harness.waiting import wait_until
 from tests.system.test_switchover import again
@@ -55,8 +56,12 @@ def lost_of(file: Path, name: str) -> list[int]:
     return [row[1] for row in rows if row[0] == name]
 
 
-@pytest.mark.parametrize("failpoint", ["", "fence.noted"])
-def test_a_split_brain_ends_when_the_sites_hear_one_another_and_nothing_is_lost(both: Both, failpoint: str) -> None:
+@pytest.mark.parametrize(
+    ("failpoint", "parted_s"), [("", 0.0), ("fence.noted", 0.0), pytest.param("", 60.0, marks=pytest.mark.long)]
+)
+def test_a_split_brain_ends_when_the_sites_hear_one_another_and_nothing_is_lost(
+    both: Both, failpoint: str, parted_s: float
+) -> None:
     """Also when the daemon of the old primary that hears of it is killed there, and started again. (One that is killed
     before that costs a writer a transaction, by POOL_REPLACED, as each loss of a pool does: test_fence.py.)"""
     old, new = both.primary, both.secondary
@@ -70,8 +75,14 @@ def test_a_split_brain_ends_when_the_sites_hear_one_another_and_nothing_is_lost(
     both.environment.pop("REPLICATE_FAILPOINT", None)
     rovers = [both.rover(number) for number in range(2)]
     cut(both)
+    began_s = time.monotonic()
+    there = both.rover(2, new, old)  # while both are primary each has writers
     for number in range(2):
         wait_for_more(both, old, f"rover {number}")
+    wait_for_more(both, new, "rover 2")
+    while time.monotonic() - began_s < parted_s:
+        wait_for_more(both, old, "rover 0")
+        wait_for_more(both, new, "rover 2")
     pid = both.pid(old, "receiver")
     again(both, new, "receiver")
     again(both, new, "source-primary")
@@ -80,11 +91,12 @@ def test_a_split_brain_ends_when_the_sites_hear_one_another_and_nothing_is_lost(
         again(both, old, "receiver")
     wait_until(lambda: both.role(old) == "secondary", what="the old one gives way")
     wait_until(lambda: bool(list(old.parent.glob("primary-lost-*.jsonl"))), what="what is only there is kept")
-    for number in range(2):
+    for number in range(3):
         wait_for_more(both, new, f"rover {number}")
-    committed = both.ended(rovers)
+    committed, stayed_there = both.ended(rovers), both.ended([there], 2)
     both.exchange()
     both.equal()
+    kept_once(both, stayed_there)
     (file,) = old.parent.glob("primary-lost-*.jsonl")
     for name, count in committed.items():
         rolled_back, stayed = lost_of(file, name), numbers_of(both, name)

@@ -47,6 +47,7 @@ def test_by_a_file_from_one_to_the_other(pair: Pair, tmp_path: Path) -> None:
     loaded = run(pair.secondary.path, "--from-file", tmp_path / "f")
     assert loaded.returncode == 0, loaded.stderr
     assert f"seeded at seqno {found['seqno']}: main" in loaded.stdout
+    assert f"where no line leads here: replicate -i {pair.secondary.named} packet import DIR" in loaded.stdout
     assert "the seed at seqno" in run(pair.primary.path, "--forget", "west").stdout
     assert "no seed is on its way" in run(pair.primary.path, "--forget", "west").stdout
 

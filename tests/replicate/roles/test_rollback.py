@@ -418,7 +418,10 @@ def test_what_a_demoted_primary_wrote_last_is_not_removed_unasked(tmp_path: Path
     arguments = ["-i", str(old.path), "seed", "--restart", "--from", str(sites.primary.path)]
     refused = CliRunner().invoke(root, arguments)
     assert isinstance(refused.exception, UndeliveredError), refused.output
-    assert "rollback --to N" in refused.exception.do
+    assert refused.exception.do.count("rollback --to N") == 1
+    assert refused.exception.do.endswith(
+        "rollback --to N, the last one that the new primary has; then the same command again"
+    )
     assert look(Owner.of(Instance.open(old.path))).is_lost
     check_file(rollback(Instance.open(old.path), common), last - common)
     assert not look(Owner.of(Instance.open(old.path))).is_lost
