@@ -4,16 +4,19 @@
 
 Guarantees: what is held is whole: rows of it have come from the secondary's first transaction, or from a seed, on. What
 is added to a secondary that has transactions waits for a seed, and the others go on meanwhile; what is removed stays
-as it was, and gets no more.
+as it was, and gets no more. The journal says from the first transaction on that is not whole that it is none of all.
 Leaves to others: asking for it (receiver_server/connection.py), and the seed (transfer/seed).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from typing import Final
 
 from replicate.daemon.files import DaemonFiles
+from replicate.door.snapshot import door_of
 from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.filters.wishes import parse_wish
 from replicate.instance.instance import Instance
@@ -31,9 +34,11 @@ from replicate.model.partitions import ALL
 from replicate.model.subscription import Rows, Subscription, Table
 from replicate.region.sqlite.empty import reading
 from replicate.region.sqlite.virtual_tables import shadow_tables
+from replicate.system.failpoint import hit
 from replicate.transfer.seed.rows import definitions_here, require_fit
 
 RECEIVER = "receiver"
+LOCK_TIMEOUT_S: Final = 30.0
 
 
 def set_(instance: Instance, names: Sequence[str]) -> None:
@@ -54,7 +59,13 @@ def set_(instance: Instance, names: Sequence[str]) -> None:
         instance.change_subscription(lambda now: replace(now, wanted=wanted).seeded())
         return
     known = instance.partitions_now().names
-    instance.change_subscription(lambda now: now.wanting(wanted, known))
+    with ExitStack() as stack:
+        if wanted is not None and not instance.content.is_partial:
+            door = stack.enter_context(door_of(instance))
+            stack.enter_context(door.locked(LOCK_TIMEOUT_S))
+            door.begin_partial()  # before the first transaction comes that is not whole
+            hit("subscription.marked")
+        instance.change_subscription(lambda now: now.wanting(wanted, known))
 
 
 def add(instance: Instance, names: Sequence[str]) -> None:

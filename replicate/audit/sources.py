@@ -10,11 +10,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from replicate.audit.parts import parts_of
 from replicate.audit.query import Matches, Query, find
-from replicate.errors import GapError, NotFoundError, UsageError, WrongInstanceError, WrongNetworkError
+from replicate.errors import (
+    GapError,
+    NotFoundError,
+    ReplicateError,
+    UsageError,
+    WrongInstanceError,
+    WrongNetworkError,
+)
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.header import SegmentHeader
@@ -38,6 +46,14 @@ def find_in_directory(directory: Path, query: Query) -> Matches:
     if not parts:
         raise NotFoundError("no journal segment is here", where=str(directory), do="Name a directory of segments")
     return _find_in_parts(list(parts), query, str(directory), is_whole=True)
+
+
+def is_partial(chain: Chain) -> bool:
+    """Whether the journal is that of a secondary which does not get all. A file that cannot be read says nothing here:
+    reading what is asked for says what is wrong."""
+    with suppress(ReplicateError):
+        return chain.is_partial()
+    return False
 
 
 class NamedFiles(Chain):

@@ -205,21 +205,30 @@ def _found(asked: AskedJournals, query: Query, row: tuple[str, ...] | None = Non
     from replicate.audit.sources import find_in_directory, find_in_files, find_in_instance
 
     if not journals:
-        yield find_in_instance(open_instance(LOOKS, copy_too=True), query)
+        yield _noted(find_in_instance(open_instance(LOOKS, copy_too=True), query))
         return
     paths = [Path(name) for name in journals]
     if all(path.is_file() for path in paths):
-        yield find_in_files(paths, query)
+        yield _noted(find_in_files(paths, query))
         return
     from update_process.replay.backlog import is_archive, journal_directory
 
     if len(paths) == 1 and not is_archive(journals[0]):
-        yield find_in_directory(journal_directory(paths[0]), query)
+        yield _noted(find_in_directory(journal_directory(paths[0]), query))
         return
     from update_process.replay.audited import find_in_journals
 
     with tempfile.TemporaryDirectory(prefix="replicate-audit-") as stage:
         yield find_in_journals(journals, query, Path(stage))
+
+
+def _noted(found: Matches) -> Matches:
+    """Say of a journal that it has not all: what it shows nobody takes for the whole."""
+    from replicate.audit.sources import is_partial
+
+    if is_partial(found.chain):
+        click.echo("Note: the journal is of a secondary that gets some partitions, rows or columns only.", err=True)
+    return found
 
 
 def _quietly() -> None:

@@ -446,12 +446,18 @@ class Door:
         """The journal's end: last seqno, vector and chains. Commit lock held."""
         return self.end.position()
 
-    def _switch(self, first_seqno: int) -> None:
+    def begin_partial(self) -> None:
+        """Have the journal say, of what comes from here on, that it is not all: a new segment. Commit lock held. Raises
+        what an append raises."""
+        if not self.end.segment().header.is_partial:
+            self._switch(int(self.words[word.LAST_SEQNO]) + 1, is_partial=True)
+
+    def _switch(self, first_seqno: int, *, is_partial: bool = False) -> None:
         """Begin a new segment. Everything before it is synced first, so only the newest segment can have a torn
-        tail."""
+        tail. `is_partial`: see NewestSegment.next_header."""
         catalogue = self.end.catalogue_at_end()
         self.durability.sync_to_end(self._patience_s)
-        header = self.end.next_header(first_seqno)
+        header = self.end.next_header(first_seqno, is_partial=is_partial)
         self.ledger.intend(SWITCHES, first_seqno, 0)
         hit("switch.before_create")
         try:
@@ -459,7 +465,7 @@ class Door:
         except JournalIOError as error:
             self.ledger.done()  # nothing is appended
             if isinstance(error, DiskFullError) and give_up(self.chain.directory):
-                self._switch(first_seqno)
+                self._switch(first_seqno, is_partial=is_partial)
                 return
             if not isinstance(error, SPARED_ERRORS):
                 self.poison(error)  # whether it has its name on the disk is not known, and asking again does not tell

@@ -17,7 +17,7 @@ from replicate.instance.instance import Instance
 from replicate.journal.catalogue import catalogue_before, catalogue_with
 from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME
-from replicate.journal.header import SegmentHeader
+from replicate.journal.header import FLAG_PARTIAL, SegmentHeader
 from replicate.journal.segment import SegmentFile, create_segment, grow_bytes_of, open_segment, segment_name
 from replicate.limits import PARTITION_STREAM
 from replicate.model.transaction import Catalogue
@@ -108,14 +108,17 @@ class NewestSegment:
         words[word.SEGMENT_GENERATION] += 1
         self._generation = words[word.SEGMENT_GENERATION]
 
-    def next_header(self, first_seqno: int) -> SegmentHeader:
+    def next_header(self, first_seqno: int, *, is_partial: bool = False) -> SegmentHeader:
         """The header of a segment that begins with `first_seqno`, behind this one or, while this is empty, in its
-        place."""
+        place. `is_partial`: it will be that of a secondary which does not get all."""
         words = self._words
         content = self.instance.content
         here = self.segment().header
+        flags = FLAG_PARTIAL if is_partial or here.is_partial or content.is_partial else 0
         if here.first_seqno == first_seqno:
-            return replace(here, incarnation=content.incarnation, created_wall_ns=time.time_ns())
+            return replace(
+                here, incarnation=content.incarnation, created_wall_ns=time.time_ns(), flags=here.flags | flags
+            )
         return SegmentHeader(
             network=content.network,
             instance=content.uuid,
@@ -128,6 +131,7 @@ class NewestSegment:
             previous_check=here.check,
             origin_seqno=words[word.OWN_ORIGIN_SEQNO],
             chain=words[word.OWN_CHAIN],
+            flags=flags,
         )
 
     def catalogue(self) -> Catalogue:

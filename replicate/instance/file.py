@@ -320,6 +320,11 @@ class InstanceFile:
         return {self.partitions.name(one): int(self.holds(one)) for one in sorted(numbers) if self.wants(one)}
 
     @property
+    def is_partial(self) -> bool:
+        """Whether it is a secondary that does not get all: some partitions, or some rows or columns of a table."""
+        return self.held is not None or bool(self.held_rows)
+
+    @property
     def told_held(self) -> str:
         """The end of a sentence about a secondary that has some partitions, or some rows of a table, only; "" for any
         other."""
@@ -330,6 +335,13 @@ class InstanceFile:
         absent = left_out(self.partitions.elements, self.holds)
         told += f", and does not get {', '.join(absent)}" if absent else ""
         return f"{told}; it has {some}" if some else told
+
+    def told_partitions(self, numbers: Collection[int] | None) -> dict[str, Any]:
+        """What a line of a log says of a stream of these partitions; None, and what goes to everybody alone: nothing of
+        an instance that has all."""
+        if numbers is None or (not numbers and self.held is None):
+            return {}
+        return {"partitions": [self.partitions.name(number) for number in numbers if number != PARTITION_STREAM]}
 
     @property
     def getting_all(self) -> list[str]:

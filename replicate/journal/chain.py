@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
-from replicate.errors import JournalDamagedError, JournalMissingError
+from replicate.errors import DamagedError, JournalDamagedError, JournalMissingError
 from replicate.journal.header import SegmentHeader
 from replicate.journal.segment import SegmentFile, create_segment, first_seqno_of_name, open_segment, segment_name
 from replicate.journal.tail import ScanResult
@@ -180,6 +181,15 @@ class Chain:
         if not numbers:
             raise JournalMissingError("the journal has no segment", where=self.directory)
         return numbers[0]
+
+    def is_partial(self) -> bool:
+        """Whether a segment says that it is of a secondary which does not get all. One that is damaged, or pruned
+        meanwhile, says nothing. JournalIOError, FormatUnknownError."""
+        for number in self.first_seqnos():
+            with suppress(DamagedError):
+                if self.segment(number).header.is_partial:
+                    return True
+        return False
 
     # Writing. The caller holds the commit lock.
 

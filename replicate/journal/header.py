@@ -29,8 +29,11 @@ from replicate.model.vector import Origin
 MAGIC: Final = b"DSREPJNL"
 FLAG_ADOPTED: Final = 1
 """The segment is the adopted spool of one large transaction: its parts, its LARGE frame, then the CATALOGUE frame."""
+FLAG_PARTIAL: Final = 2
+"""The journal is that of a secondary which does not get all: transactions are here without the rows of some partitions,
+or without some rows or columns of a table. Once set, each later segment of the journal has it, too."""
 
-_KNOWN_FLAGS: Final = FLAG_ADOPTED
+_KNOWN_FLAGS: Final = FLAG_ADOPTED | FLAG_PARTIAL
 # magic, format version, flags, network, instance, incarnation, first seqno, created, previous: first seqno, last seqno,
 # end offset, check; own origin's seqno and chain; offsets of the LARGE frame and the CATALOGUE frame
 _LAYOUT: Final = struct.Struct(">8sII16s16sIQQQQQIQQQQ")
@@ -70,6 +73,10 @@ class SegmentHeader:
     @property
     def adopted(self) -> bool:
         return bool(self.flags & FLAG_ADOPTED)
+
+    @property
+    def is_partial(self) -> bool:
+        return bool(self.flags & FLAG_PARTIAL)
 
     @property
     def origin(self) -> Origin:

@@ -74,6 +74,7 @@ ELSEWHERE: Final = (
     "source_server/handover.py", "receiver_server/handover.py", "replicate/compare/repair.py",
     "replicate/admin/freezing.py", "replicate/transfer/seed/alone.py",
     "replicate/transfer/seed/partition.py", "replicate/admin/dropping.py", "replicate/admin/partition_release.py",
+    "replicate/admin/subscriptions.py",
     "replicate/transfer/packet/",
     "replicate/journal/reserve.py",
 )  # fmt: skip

@@ -22,7 +22,14 @@ from update_process.replay.backlog import Journals, is_archive, journal_director
 
 def find_in_journals(names: Sequence[str], query: Query, stage: Path) -> StretchMatches:
     """In archives and directories together. `stage`: a directory for segments of archives. What `Journals` and
-    `StretchMatches` raise."""
+    `StretchMatches` raise; UsageError for a journal that has not all, since others would pass for what it lacks."""
+    for name in names:
+        if not is_archive(name) and Chain(journal_directory(Path(name))).is_partial():
+            raise UsageError(
+                "the journal is that of a secondary that gets some partitions, rows or columns only",
+                where=name,
+                do="Ask it alone",
+            )
     return _found(Journals(names, _network_of(names[0]), stage=stage), query)
 
 

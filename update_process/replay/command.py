@@ -37,7 +37,7 @@ from replicate.system.os_errors import io_error
 from replicate.transfer.seed.install import seed_lock
 from update_process.replay.apply import Progress, Told
 from update_process.replay.archive.files import archive_uri, local_path
-from update_process.replay.backlog import Journals, Span, journal_directory, require_here
+from update_process.replay.backlog import Journals, Span, is_archive, journal_directory, require_here
 from update_process.replay.run import Engine, Replay, Source, Summary, local_engine, silent
 
 if TYPE_CHECKING:
@@ -132,9 +132,12 @@ def require_secondary(instance: Instance) -> None:
 
 
 def require_whole_journal(path: Path) -> None:
-    """UsageError where `path` is an instance, or a copy of one, that has some partitions, or some rows, only: its
-    journal would pass for a whole one."""
-    if (path / INSTANCE).is_file() and (told := read_file(path / INSTANCE).told_held):
+    """UsageError where `path` is an instance, a copy of one, or segments of one that has some partitions, or some rows,
+    only: its journal would pass for a whole one."""
+    told = read_file(path / INSTANCE).told_held if (path / INSTANCE).is_file() else ""
+    if not told and not is_archive(str(path)) and Chain(journal_directory(path)).is_partial():
+        told = "had some partitions, or some rows or columns of a table, only"
+    if told:
         raise UsageError(
             f"the journal is that of an instance which {told}",
             where=str(path),

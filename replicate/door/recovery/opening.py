@@ -25,7 +25,7 @@ from replicate.instance.consumers import read_consumer, read_hold, write_consume
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
-from replicate.journal.header import SegmentHeader
+from replicate.journal.header import FLAG_PARTIAL, SegmentHeader
 from replicate.journal.record import history_payload
 from replicate.journal.segment import grow_bytes_of
 from replicate.journal.spool import remove_orphans
@@ -312,7 +312,12 @@ def begin_journal(instance: Instance, position: Position, catalogue: Catalogue) 
         DurableSidecar.create(directory / SIDECAR_NAME, position.last_seqno).close()
         content = instance.content
         header = SegmentHeader(
-            content.network, content.uuid, content.incarnation, position.last_seqno + 1, time.time_ns()
+            content.network,
+            content.uuid,
+            content.incarnation,
+            position.last_seqno + 1,
+            time.time_ns(),
+            flags=FLAG_PARTIAL if content.is_partial else 0,
         )
         in_force = catalogue.newest().at(position.vector, position.chains)
         make_chain(instance).create_first(header, in_force).close()

@@ -1,0 +1,133 @@
+"""admin/subscriptions.py: the journal of a secondary with some partitions says so itself, wherever it is copied to."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from replicate.admin import subscriptions
+from replicate.audit.query import Query
+from replicate.cli.root import root
+from replicate.errors import NotFoundError, UsageError
+from replicate.journal.chain import Chain
+from replicate.model.wish import TableWish
+from tests.harness.pair import Pair
+from tests.replicate.admin.test_subscriptions import assert_restricted, write
+from tests.replicate.admin.test_subscriptions import pair as pair
+from update_process.replay.audited import find_in_journals
+from update_process.replay.command import require_own_words, require_whole_journal
+
+
+class Died(Exception):
+    pass
+
+
+def flags(pair: Pair) -> list[bool]:
+    """Of each segment of the secondary's journal, oldest first."""
+    chain = Chain(pair.secondary.journal_directory)
+    return [chain.segment(number).header.is_partial for number in chain.first_seqnos()]
+
+
+def bare(pair: Pair) -> Path:
+    """The secondary's segments alone."""
+    path = pair.directory / "bare"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    chain = Chain(pair.secondary.journal_directory)
+    for number in chain.first_seqnos():
+        shutil.copy2(chain.path_of(number), path)
+    return path
+
+
+def test_from_its_first_seed_on(pair: Pair) -> None:
+    subscriptions.set_(pair.secondary, ["sales"])
+    pair.seed()
+    write(pair, "INSERT INTO t0 (v) VALUES (1)")
+    pair.catch_up()
+    assert flags(pair) == [True]
+    assert not Chain(pair.primary.journal_directory).is_partial()
+
+
+def test_of_some_rows_or_columns_likewise(pair: Pair) -> None:
+    subscriptions.filter_(pair.secondary, "t0", TableWish(("id",), "").text)
+    pair.seed()
+    assert pair.secondary.content.held is None
+    assert flags(pair) == [True]
+
+
+def test_a_whole_one_says_nothing_until_it_gives_some_up(pair: Pair) -> None:
+    pair.seed()
+    write(pair, "INSERT INTO t0 (v) VALUES (1)")
+    pair.catch_up()
+    assert flags(pair) == [False]
+    require_whole_journal(bare(pair))
+    subscriptions.set_(pair.secondary, ["sales"])
+    assert flags(pair) == [False, True]
+    write(pair, "INSERT INTO t0 (v) VALUES (2)")
+    pair.catch_up()
+    assert flags(pair) == [False, True]
+    subscriptions.add(pair.secondary, ["stock"])
+    subscriptions.remove(pair.secondary, ["stock"])
+    assert flags(pair) == [False, True]
+    assert_restricted(pair, {2})
+    subscriptions.set_(pair.secondary, ["ALL"])
+    assert flags(pair) == [False, True]
+    pair.seed(restart=True)
+    assert flags(pair) == [False]
+
+
+def test_right_behind_a_seed_where_the_segment_is_empty(pair: Pair) -> None:
+    pair.seed()
+    subscriptions.set_(pair.secondary, ["sales"])
+    assert flags(pair) == [True]
+    write(pair, "INSERT INTO t0 (v) VALUES (1)")
+    pair.catch_up()
+    assert flags(pair) == [True]
+    assert_restricted(pair, {2})
+
+
+def test_killed_between_the_mark_and_the_subscription(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says less than it has, never more."""
+
+    def die(name: str) -> None:
+        assert name == "subscription.marked"
+        raise Died
+
+    pair.seed()
+    write(pair, "INSERT INTO t0 (v) VALUES (1)")
+    pair.catch_up()
+    with monkeypatch.context() as patched:
+        patched.setattr(subscriptions, "hit", die)
+        with pytest.raises(Died):
+            subscriptions.set_(pair.secondary, ["sales"])
+    assert (flags(pair), pair.secondary.content.held) == ([False, True], None)
+    write(pair, "INSERT INTO t0 (v) VALUES (2)")
+    pair.catch_up()
+    assert_restricted(pair, {1, 2, 3, 4})
+    subscriptions.set_(pair.secondary, ["sales"])
+    assert flags(pair) == [False, True]
+
+
+def test_bare_segments_pass_for_nothing_else(pair: Pair) -> None:
+    subscriptions.set_(pair.secondary, ["sales"])
+    pair.seed()
+    write(pair, "INSERT INTO t0 (v) VALUES (1)")
+    pair.catch_up()
+    path = bare(pair)
+    refused = "the journal is that of an instance which had some partitions, or some rows or columns of a table, only"
+    with pytest.raises(UsageError, match=refused):
+        require_whole_journal(path)
+    with pytest.raises(UsageError, match=refused):
+        require_own_words(pair.primary, [pair.primary.path, path])
+    with pytest.raises(UsageError, match="gets some partitions, rows or columns only"):
+        find_in_journals([str(path), str(pair.primary.path)], Query(), pair.directory)
+    with pytest.raises(NotFoundError):
+        require_whole_journal(pair.directory / "nowhere")
+    shown = CliRunner().invoke(root, ["audit", "show", "--journal", str(path)])
+    assert shown.exit_code == 0, shown.output
+    assert "Note: the journal is of a secondary that gets some partitions, rows or columns only." in shown.stderr
+    whole = CliRunner().invoke(root, ["audit", "show", "--journal", str(pair.primary.path)])
+    assert "Note" not in whole.stderr
