@@ -24,6 +24,8 @@ from replicate.wire.vectors import KNOWN_THERE
 
 _HEAD: Final = struct.Struct(">xIxI3xBxQ9xxQxIxQ9x")
 """Of a frame's head LENGTH, CHECK, KIND, SEQNO, CHAIN, ORIGIN and ORIGIN_SEQNO."""
+NOTHING: Final = (-1, 0)
+"""Where an origin stands of which nothing is known."""
 _NULL: Final = int(Kind.NULL)
 _STANDS_FOR: Final = pack_elements(KNOWN_THERE, [])[0]
 """The payload of a NULL record that stands for what its sender takes to be known here."""
@@ -62,54 +64,65 @@ class Lacking:
     def take(self, data: bytes, most: int, room_bytes: int) -> bool:
         """Take of whole frames those that are lacking, until `most` transactions or `room_bytes` are taken; False when
         something is left. FrameDamaged, DivergedError."""
-        known, unpack, end, offset = self.known, _HEAD.unpack_from, len(data), 0
         frames = bytearray(data)  # renumbered where they lie: a copy of each body costs more than all else here
-        view, places, run = memoryview(frames), self.places, -1
-        while offset < end:
-            try:
-                length, check, kind, seqno, chain, origin, origin_seqno = unpack(frames, offset)
-            except struct.error:
-                raise frame_damaged("a frame's head is cut short", offset) from None
-            begin = offset + FRAME_PREFIX_BYTES
-            behind = begin + length
-            last = known.get(origin)
-            if last is not None and last[0] >= origin_seqno:
-                if last[0] == origin_seqno and last[1] != chain:
+        offset = 0
+        try:
+            while offset < len(frames):
+                length, _, _, _, chain, origin, origin_seqno = _HEAD.unpack_from(frames, offset)
+                last_seqno, last_chain = self.known.get(origin, NOTHING)
+                if last_seqno < origin_seqno:
+                    begun, offset = offset, self._take_run(frames, offset, last_seqno, most, room_bytes)
+                    if offset == begun:
+                        return False
+                    continue
+                if last_seqno == origin_seqno and last_chain != chain:
                     raise _other(origin, origin_seqno)
-                if run >= 0:
-                    self._keep(view[run:offset])
-                    run = -1
                 self.skipped += 1
                 self.looked += 1
-                offset = behind
-                continue
-            if places and (len(places) >= most or self.size_bytes + behind - offset > room_bytes):
-                if run >= 0:
-                    self._keep(view[run:offset])
-                return False
-            if behind > end or crc32c(view[begin:behind]) != check:
-                raise frame_damaged("a frame's check does not match its content", offset)
-            if kind == _NULL and data[begin:behind].endswith(_STANDS_FOR):
-                raise _not_known(origin, origin_seqno)
-            known[origin] = (origin_seqno, chain)
-            places.append(self.looked)
-            self.looked += 1
-            self.size_bytes += behind - offset
-            self._piece_count += 1
-            if seqno != self.next_seqno:
-                _put_seqno(frames, begin + _SEQNO_AT, self.next_seqno)
-                _put_check(frames, offset + _CHECK_AT, crc32c(view[begin:behind]))
-            self.next_seqno += 1
-            if run < 0:
-                run = offset
-            offset = behind
-            if self._piece_bytes + offset - run >= self._window_bytes:
-                self._keep(view[run:offset])
-                run = -1
-                self.end_window()
-        if run >= 0:
-            self._keep(view[run:end])
+                offset += FRAME_PREFIX_BYTES + length
+        except struct.error:
+            raise frame_damaged("a frame's head is cut short", offset) from None
         return True
+
+    def _take_run(self, frames: bytearray, offset: int, last: int, most: int, room_bytes: int) -> int:
+        """Take the frames of one origin that follow each other from `offset` on, up to the room that there is; behind
+        the last one. `last`: the number of it that is known. A loop for most of what comes: everything else is done
+        once for a run."""
+        view, end, unpack = memoryview(frames), len(frames), _HEAD.unpack_from
+        own = unpack(frames, offset)[5]
+        first, number, size, chain, begun = self.next_seqno, self.next_seqno, self.size_bytes, 0, offset
+        # The first one of all is taken, whatever its size.
+        most_seqno = number + max(most - len(self.places), not self.places)
+        window_end = begun + self._window_bytes - self._piece_bytes
+        while offset < end:
+            length, check, kind, seqno, next_chain, origin, origin_seqno = unpack(frames, offset)
+            begin = offset + FRAME_PREFIX_BYTES
+            behind = begin + length
+            if origin != own or origin_seqno <= last or number >= most_seqno:
+                break
+            if size + behind - offset > room_bytes and (self.places or number > first):
+                break
+            body = view[begin:behind]
+            if behind > end or crc32c(body) != check:
+                raise frame_damaged("a frame's check does not match its content", offset)
+            if kind == _NULL and bytes(body).endswith(_STANDS_FOR):
+                raise _not_known(origin, origin_seqno)
+            if seqno != number:
+                _put_seqno(frames, begin + _SEQNO_AT, number)
+                _put_check(frames, offset + _CHECK_AT, crc32c(body))
+            number += 1
+            size += behind - offset
+            last, chain, offset = origin_seqno, next_chain, behind
+            if offset >= window_end:
+                self._keep(view[begun:offset], number - self.next_seqno)
+                self.end_window()
+                begun, window_end = offset, offset + self._window_bytes
+        if offset > begun:
+            self._keep(view[begun:offset], number - self.next_seqno)
+        if number > first:
+            self.known[own] = (last, chain)
+        self.size_bytes = size
+        return offset
 
     def end_window(self) -> None:
         """What was taken since the last one is a window."""
@@ -119,9 +132,13 @@ class Lacking:
             self._pieces = []
             self._piece_bytes = self._piece_count = 0
 
-    def _keep(self, piece: memoryview) -> None:
+    def _keep(self, piece: memoryview, count: int) -> None:
         self._pieces.append(piece)
         self._piece_bytes += len(piece)
+        self._piece_count += count
+        self.places += range(self.looked, self.looked + count)
+        self.looked += count
+        self.next_seqno += count
 
 
 class InStep:
