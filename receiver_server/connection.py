@@ -422,7 +422,7 @@ class ReceiverConnection:
         self.is_streaming = True
         self.say(
             "receiving", source=self.peer_name, from_seqno=start.from_seqno, from_part=start.from_part,
-            source_last_seqno=start.last_seqno,
+            source_last_seqno=start.last_seqno, **source.instance.content.told_partitions(self._asked_for),
         )  # fmt: skip
         source.context.status(source_host=self.guest.address)
         source.streams(self.peer_name, start.last_seqno)

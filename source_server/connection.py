@@ -258,7 +258,8 @@ class SourceConnection:
         self.link.start(agreed.from_seqno, agreed.from_part, agreed.catalogue)
         self._agreed = agreed
         consumer.progress.last_sent_seqno = agreed.from_seqno - 1
-        consumer.say("streaming", from_seqno=agreed.from_seqno, from_part=agreed.from_part)
+        some = consumer.instance.content.told_partitions(restart.partitions)
+        consumer.say("streaming", from_seqno=agreed.from_seqno, from_part=agreed.from_part, **some)
         consumer.tell("sending", last_error=None)
         if self._filtering is not None:
             self.drive.nursery.start_soon(self._filter, self._filtering)

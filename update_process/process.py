@@ -217,7 +217,8 @@ class _Driver:
     async def _apply_from(self, pool: ReceivePool) -> None:
         context = self._context
         applier = self._applier(pool)
-        self._log.info("receive pool attached", next_seqno=applier.next_seqno)
+        content = self._instance.content
+        self._log.info("receive pool attached", next_seqno=applier.next_seqno, **content.told_partitions(content.held))
         if not self._lag.newest_seqno and not self._instance.is_supplier:
             with suppress(DamagedError):  # the applier finds that, and says what to do
                 # The oldest only: to go through a full pool takes a second, in which nothing would be applied.

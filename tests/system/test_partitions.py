@@ -83,6 +83,14 @@ def test_under_load_with_kills_and_tables_that_move(street: Street) -> None:
     kinds = {json.loads(line)["kind"] for line in
              street.on(street.secondary, "--json", "journal", "show").stdout.splitlines()}  # fmt: skip
     assert {"NULL", "MIXED", "LARGE"} <= kinds
+    for instance, daemon, event in (
+        (street.primary, "source-secondary", "streaming"),
+        (street.secondary, "receiver", "receiving"),
+        (street.secondary, "update", "receive pool attached"),
+    ):
+        found = [line["partitions"] for line in street.log(instance, daemon) if line["event"] == event]
+        assert found, daemon
+        assert all(one == ["sales"] for one in found[1:]), found  # the first one comes before names are known
 
 
 @pytest.mark.slow

@@ -254,6 +254,9 @@ def test_rows_are_kept_in_a_format_of_their_own_and_only_while_there_are_some(tm
     assert replace(some, held=(1,)).told_held == (
         "has the rows of DEFAULT only; it has of table main.t where a = 1, no other rows"
     )
+    assert (some.told_partitions(None), some.told_partitions(())) == ({}, {})
+    assert replace(some, held=()).told_partitions(()) == {"partitions": []}
+    assert some.told_partitions((0, 1, 7)) == {"partitions": ["DEFAULT", "7"]}
     assert json.loads(encode(some.choosing(some.choice.filtering(("main", "t"), None).seeded()))) == plain
     for nonsense in ([["main", "t"]], [["main", "t", 5]], 7, [["main", ["t"], "a = 1"]]):
         facts = {**plain, "format": 10, "rows": nonsense}
