@@ -30,6 +30,7 @@ from tests.faults.part import parser, run_part
 from tests.faults.report import HIT, bad, merge
 from tests.faults.rounds import ANYWHERE, Rounds
 from tests.faults.settling import CONVERGED_WITHIN_S, count_told, settle
+from tests.faults.shares import KINDS
 from tests.faults.town import Town
 
 POLICIES: Final = ("durable", "interval", "off")
@@ -63,6 +64,9 @@ class Campaign:
     """Where the instances of an episode are copied in which something ended that should not have."""
     strange: list[str] = field(default_factory=list)
     """What ended otherwise than planned, and the tracebacks of that episode."""
+
+    share: str | None = None
+    """What the secondary gets (shares.py); None: of each kind, in turns."""
 
     def run(self, rounds: int, deadline_s: float = -math.inf) -> None:
         """Episodes until both are reached (`deadline_s` on the monotonic clock)."""
@@ -98,7 +102,10 @@ class Campaign:
         """One pair of instances, from its making to its judgement."""
         seed = self.seed * 10_007 + number
         with tempfile.TemporaryDirectory(prefix="replicate-faults-", ignore_cleanup_errors=True) as directory:
-            town = Town(Path(directory), durability, seed=seed)
+            share = KINDS[number % len(KINDS)] if self.share is None else self.share
+            rounds_with = f"episodes of a secondary with some {share}" if share else "episodes of one that gets all"
+            self.figures[rounds_with] += 1
+            town = Town(Path(directory), durability, seed=seed, share=share)
             rounds = Rounds(town, random.Random(seed))
             try:
                 rounds.begin()

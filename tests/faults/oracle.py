@@ -20,13 +20,21 @@ from replicate.door.snapshot import door_of
 from replicate.door.wait import wait_for_seqno
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import chain_of, check_frame, decode, decode_changes, read_part, unpacker
+from replicate.journal.record import (
+    check_frame,
+    decode,
+    decode_changes,
+    proven_after,
+    read_part,
+    unpacker,
+)
 from replicate.journal.walk import walk
 from replicate.model.transaction import Op, RowChange
 from replicate.pool import control as word
 from replicate.region.sqlite.open import open_region
 from replicate.system.locks import FileLock
 from tests.faults.client import NUMBERS, Where, where
+from tests.faults.shares import Wants, wants_all
 
 ZERO: Final = (
     "acknowledged but missing",
@@ -34,6 +42,7 @@ ZERO: Final = (
     "duplicates",
     "gaps",
     "order errors",
+    "rows that are not wanted",
     "torn between regions",
     "digests unequal",
     "not converged",
@@ -95,17 +104,18 @@ class Walked:
     """Transactions whose time (CSN) is not behind that of the one before, of the same origin."""
 
 
-def walk_journal(instance: Instance) -> Walked:
-    """Number by number, chain hash by chain hash; what does not follow counts as a gap. Nobody prunes meanwhile."""
+def walk_journal(instance: Instance, wants: Wants = wants_all) -> Walked:
+    """Number by number, chain hash by chain hash; what does not follow counts as a gap. Nobody prunes meanwhile.
+    `wants`: of which rows it has transactions."""
     lock = FileLock(instance.locks_directory / "prune.lock")
     try:
         lock.acquire(60.0, what="pruning")
-        return _walk(instance)
+        return _walk(instance, wants)
     finally:
         lock.close()
 
 
-def _walk(instance: Instance) -> Walked:
+def _walk(instance: Instance, wants: Wants) -> Walked:
     chain = make_chain(instance)
     with door_of(instance) as door:
         last = int(door.words[word.LAST_SEQNO])
@@ -123,7 +133,9 @@ def _walk(instance: Instance) -> Walked:
             for frame in frames:
                 head = check_frame(frame)
                 known = chains.get(head.origin)
-                if head.seqno != expected or (known is not None and chain_of(frame, known) != head.chain):
+                if head.seqno != expected or (
+                    known is not None and not proven_after(frame, head.kind, head.chain, known)
+                ):
                     walked.gaps += 1
                 chains[head.origin] = head.chain
                 walked.times_reused += head.csn <= csns.get(head.origin, 0)
@@ -142,13 +154,18 @@ def _walk(instance: Instance) -> Walked:
                 walked.ops += [(head.seqno, op) for op in ops]
                 walked.torn += len(ops) > 1
                 walked.torn += sum(
-                    {table for table, one, _ in rows if one == op} != TABLES[where(op, value)]
+                    {table for table, one, _ in rows if one == op} != _tables(op, value, wants)
                     for op, value in {(op, value) for _, op, value in rows}
                 )
     finally:
         reader.close()
     walked.gaps += expected != last + 1
     return walked
+
+
+def _tables(op: int, value: int, wants: Wants) -> set[str]:
+    """In which tables the row of a transaction is, where `wants` says what there is."""
+    return {table for table in TABLES[where(op, value)] if wants(table, op)}
 
 
 def _frames(data: bytes) -> list[bytes]:
@@ -184,9 +201,16 @@ def present(instance: Instance) -> set[int]:
 
 
 def judge_instance(
-    instance: Instance, told: Told, figures: Counter[str], *, lost_may: frozenset[int] = frozenset()
+    instance: Instance,
+    told: Told,
+    figures: Counter[str],
+    *,
+    lost_may: frozenset[int] = frozenset(),
+    wants: Wants = wants_all,
+    due: frozenset[int] | None = None,
 ) -> None:
-    """One side against what the clients were told. `lost_may`: acknowledged ones that the policy allows to be lost."""
+    """One side against what the clients were told. `lost_may`: acknowledged ones that the policy allows to be lost.
+    `wants`: which rows it gets; `due`: the transactions with such rows, None for all."""
     connection = open_region(instance.region("main").path, readonly=True)
     try:
         totals: list[Any] = connection.execute(
@@ -197,21 +221,26 @@ def judge_instance(
         connection.close(True)
     held = {table: rows_of(instance, region, table) for region, table in REGIONS}
     there = {op for rows in held.values() for op, _ in rows}
-    figures["acknowledged but missing"] += len(told.ok.keys() - there - lost_may)
+    acknowledged = told.ok.keys() if due is None else told.ok.keys() & due
+    figures["acknowledged but missing"] += len(acknowledged - there - lost_may)
+    unwanted = sum(not wants(table, op) for table, rows in held.items() for op, _ in rows)
+    note(figures, "rows that are not wanted", unwanted, f"{instance.name}: rows that it does not subscribe to")
     figures["failed but present"] += len(told.failed & there)
     places: dict[tuple[int, int], set[str]] = {}
     for table, rows in held.items():
         figures["duplicates"] += len(rows) - len({op for op, _ in rows})
         for row in rows:
             places.setdefault(row, set()).add(table)
-    torn = sum(found != TABLES[where(op, value)] for (op, value), found in places.items())
+    torn = sum(found != _tables(op, value, wants) for (op, value), found in places.items())
     note(figures, "torn between regions", torn, f"{instance.name}: rows in one region that belong into another, too")
     figures["transactions over two regions"] += sum(len(found) == 2 for found in places.values())
-    for _, n, last, count, highest in totals:
+    for client, n, last, count, highest in totals:
+        if not wants("op", client * NUMBERS):
+            continue
         figures["duplicates"] += max(0, n - count)
         figures["gaps"] += max(0, count - n)
         figures["order errors"] += last != highest
-    _judge_journal(instance, told, there, figures)
+    _judge_journal(instance, told, there, figures, wants)
 
 
 def note(figures: Counter[str], name: str, count: int, text: str) -> None:
@@ -221,8 +250,8 @@ def note(figures: Counter[str], name: str, count: int, text: str) -> None:
         figures[f"found: {text}"] += count
 
 
-def _judge_journal(instance: Instance, told: Told, there: set[int], figures: Counter[str]) -> None:
-    walked = walk_journal(instance)
+def _judge_journal(instance: Instance, told: Told, there: set[int], figures: Counter[str], wants: Wants) -> None:
+    walked = walk_journal(instance, wants)
     note(figures, "gaps", walked.gaps, f"walk of {instance.name}")
     note(figures, "torn between regions", walked.torn, f"journal of {instance.name}")
     note(figures, "order errors", walked.times_reused, f"times of {instance.name}")
@@ -251,9 +280,10 @@ def judge_both(
     timeout_s: float,
     lost_may: frozenset[int] = frozenset(),
     caught_up: Callable[[], object] = lambda: None,
+    wants: Wants = wants_all,
 ) -> None:
     """Wait until the secondary has what the primary has; then judge either, and compare the two row by row. `caught_up`
-    is called in between."""
+    is called in between. `wants`: which rows the secondary gets."""
     with door_of(primary) as door:
         last = int(door.words[word.LAST_SEQNO])
     try:
@@ -264,5 +294,9 @@ def judge_both(
     caught_up()
     figures["digests compared"] += 1
     figures["digests unequal"] += not compare(primary, secondary, timeout_s=30).equal
-    for instance in (primary, secondary):
-        judge_instance(instance, told, figures, lost_may=lost_may)
+    judge_instance(primary, told, figures, lost_may=lost_may)
+    rows = {table: rows_of(primary, region, table) for region, table in REGIONS}
+    due = frozenset(op for table, found in rows.items() for op, _ in found if wants(table, op))
+    judge_instance(secondary, told, figures, lost_may=lost_may, wants=wants, due=None if wants is wants_all else due)
+    if wants is not wants_all:
+        figures["transactions that a part is wanted of, or nothing"] += len(told.ok.keys() - due)

@@ -34,6 +34,7 @@ NOT_MEASURED: Final = "not measured in this run"
 
 ALL_ZERO: Final = (
     "acknowledged but missing", "failed but present", "duplicates", "gaps", "order errors", "torn between regions",
+    "rows that are not wanted",
     "digests unequal",
     "durable by its own word but missing", "secondary ahead of the primary", "holes",
     "rolled back and in no lost file", "in a lost file and not rolled back",

@@ -13,6 +13,7 @@ from pathlib import Path
 from replicate.instance.instance import Instance
 from tests.faults.oracle import Told, judge_both, read_told
 from tests.faults.report import merge
+from tests.faults.shares import wants_of
 from tests.faults.town import Town
 
 CONVERGED_WITHIN_S = 120.0
@@ -42,21 +43,21 @@ def settle(
     out = town.told / "figures.json"
     out.unlink(missing_ok=True)
     try:
-        town.do("judge", lambda: _judge(town.primary, town.secondary, told, out, lost_may, within_s))
+        town.do("judge", lambda: _judge(town, told, out, lost_may, within_s))
     finally:
         if out.exists():
             merge(figures, json.loads(out.read_text()))
     return told
 
 
-def _judge(primary: Path, secondary: Path, told: Told, out: Path, lost_may: frozenset[int], within_s: float) -> None:
+def _judge(town: Town, told: Told, out: Path, lost_may: frozenset[int], within_s: float) -> None:
     figures: Counter[str] = Counter()
     began_s = time.monotonic()
     try:
         judge_both(
-            Instance.open(primary), Instance.open(secondary), told, figures, timeout_s=within_s,
+            Instance.open(town.primary), Instance.open(town.secondary), told, figures, timeout_s=within_s,
             caught_up=lambda: figures.update({"catch-up ms, most": int(1000 * (time.monotonic() - began_s))}),
-            lost_may=lost_may,
+            lost_may=lost_may, wants=wants_of(town.share),
         )  # fmt: skip
     finally:
         out.write_text(json.dumps(figures))

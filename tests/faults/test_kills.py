@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.faults import places
-from tests.faults.campaign import CLASSES, Campaign, once
+from tests.faults.campaign import CLASSES, POLICIES, Campaign, once
 from tests.faults.client import NUMBERS
 from tests.faults.oracle import ZERO, Told, read_told
 from tests.faults.plants import PLANTS, find, plant
 from tests.faults.rounds import FLOWING
+from tests.faults.shares import KINDS, PARTITIONS, ROWS
 from tests.system.test_switchover import GIVER, TAKER
 
 SEED = 5
@@ -75,6 +76,41 @@ def test_kill_rounds(part: str) -> None:
     assert campaign.figures["acknowledged"] >= FLOWING
     assert campaign.figures["digests compared"] == campaign.figures["episodes"] > 0
     assert campaign.missed() == []
+
+
+SHARED = ("update", "receiver", "source", "seed", "spooler", "both", "files")
+SHARED_ROUNDS = 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [PARTITIONS, ROWS])
+def test_kill_rounds_where_the_secondary_gets_a_part(share: str) -> None:
+    """Its rows are the primary's, restricted, and nothing else is there."""
+    _restricted(Campaign(SEED, SHARED, share=share), SHARED_ROUNDS)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("share", [PARTITIONS, ROWS])
+def test_every_failpoint_where_the_secondary_gets_a_part(share: str) -> None:
+    campaign = Campaign(SEED, share=share)
+    _restricted(campaign, once(campaign.classes))
+    assert campaign.missed() == []
+
+
+def _restricted(campaign: Campaign, rounds: int) -> None:
+    campaign.run(rounds)
+    assert {name: campaign.figures[name] for name in ZERO} == dict.fromkeys(ZERO, 0), (
+        campaign.figures,
+        campaign.strange,
+    )
+    assert campaign.figures["digests compared"] == campaign.figures["episodes"] > 0
+    assert campaign.figures["transactions that a part is wanted of, or nothing"] > 0
+
+
+def test_a_campaign_has_each_kind_of_secondary_under_each_durability() -> None:
+    found = {(POLICIES[number % len(POLICIES)], KINDS[number % len(KINDS)]) for number in range(12)}
+    assert found == {(policy, share) for policy in POLICIES for share in KINDS}
 
 
 def test_the_same_seed_chooses_the_same_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from replicate.transfer.seed.direct import seed
 from replicate.transfer.seed.request import seed_over_connection
 from source_server.process import serve as serve_source
 from tests.faults.client import SCHEMA, SIDE_SCHEMA, Record, run
+from tests.faults.shares import WHOLE, subscribe
 from tests.harness import forking
 from tests.harness.ports import free_port
 from tests.harness.regions import make_database
@@ -160,10 +161,11 @@ class Town:
         heartbeat_s: float = 0.5,
         dead_s: float = 3.0,
         through: Callable[[int, Path], int] | None = None,
+        share: str = WHOLE,
     ) -> None:
         """`told`, `primary`, `secondary`: elsewhere than below `directory`, on another file system. What clients write
         depends on `seed` alone. `through`: gets the receiver's port and the file for errors, gives the one that the
-        source is to connect to."""
+        source is to connect to. `share`: what the secondary gets (shares.py)."""
         self.directory = directory
         self.told = told or directory / "told"
         self.told.mkdir(parents=True, exist_ok=True)
@@ -180,6 +182,7 @@ class Town:
         self.seed = seed
         self._settings = SETTINGS.format(durability=durability, port=self.port, heartbeat_s=heartbeat_s, dead_s=dead_s)
         self._peer_port = through(self.port, self.errors) if through is not None else self.port
+        self.share = share
         self.clock: mmap.mmap | None = None
         """Eight bytes: nanoseconds by which the wall clock of what is forked from now on is wrong."""
         self.do("build", self._build)
@@ -194,6 +197,7 @@ class Town:
         add_region(primary, make_database(self.directory / "side.db", SIDE_SCHEMA), name="side")
         primary.register_peer("secondary", "127.0.0.1", self._peer_port)
         primary.reload()
+        subscribe(primary, secondary, self.share)
         seed(primary, secondary)
 
     # Processes.
