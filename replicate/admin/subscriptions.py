@@ -11,13 +11,13 @@ Leaves to others: asking for it (receiver_server/connection.py), and the seed (t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Final
 
 from replicate.daemon.files import DaemonFiles
 from replicate.door.snapshot import door_of
-from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
+from replicate.errors import AlreadyRunningError, DamagedError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.filters.wishes import parse_wish
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
@@ -61,10 +61,12 @@ def set_(instance: Instance, names: Sequence[str]) -> None:
     known = instance.partitions_now().names
     with ExitStack() as stack:
         if wanted is not None and not instance.content.is_partial:
-            door = stack.enter_context(door_of(instance))
-            stack.enter_context(door.locked(LOCK_TIMEOUT_S))
-            door.begin_partial()  # before the first transaction comes that is not whole
-            hit("subscription.marked")
+            # Where there is no journal to go on with, the seed that begins one says so itself.
+            with suppress(NotFoundError, DamagedError):
+                door = stack.enter_context(door_of(instance))
+                stack.enter_context(door.locked(LOCK_TIMEOUT_S))
+                door.begin_partial()  # before the first transaction comes that is not whole
+                hit("subscription.marked")
         instance.change_subscription(lambda now: now.wanting(wanted, known))
 
 

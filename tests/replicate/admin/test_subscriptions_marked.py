@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from replicate.admin import subscriptions
 from replicate.audit.query import Query
 from replicate.cli.root import root
+from replicate.door.recovery.opening import SEEDING_MARKER
 from replicate.errors import NotFoundError, UsageError
 from replicate.journal.chain import Chain
 from replicate.model.wish import TableWish
@@ -109,6 +110,16 @@ def test_killed_between_the_mark_and_the_subscription(pair: Pair, monkeypatch: p
     assert_restricted(pair, {1, 2, 3, 4})
     subscriptions.set_(pair.secondary, ["sales"])
     assert flags(pair) == [False, True]
+
+
+def test_where_a_seed_was_killed_the_next_one_says_it(pair: Pair) -> None:
+    pair.seed()
+    (pair.secondary.path / SEEDING_MARKER).touch()
+    subscriptions.set_(pair.secondary, ["sales"])
+    assert pair.secondary.content.held == (2,)
+    assert flags(pair) == [False]
+    pair.seed(restart=True)
+    assert flags(pair) == [True]
 
 
 def test_bare_segments_pass_for_nothing_else(pair: Pair) -> None:
