@@ -192,6 +192,7 @@ class ReceiverServer:
                 nursery.start_soon(self._keep_house)
                 nursery.start_soon(self.reporting.run)
                 nursery.start_soon(self.seeds.serve)
+                nursery.start_soon(source.returning.fill_again)
                 async with trio.open_nursery() as connections:
                     accepting = trio.CancelScope()
                     connections.start_soon(self._accept, listeners, connections, accepting)

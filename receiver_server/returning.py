@@ -3,27 +3,39 @@
 Guarantees: only where receiver.auto_rollback is set, and by the rules of `replicate rollback` without --to: behind a
 record that another instance took over, to the point that our own journal proves, with what is taken back in a durable
 file before anything is undone; a fence needs no other word. A rollback that was killed is finished first. What bars
-the way is said once, with the command that helps, and tried again only for another word of a source.
-Leaves to others: the rollback (replicate/roles/rollback.py), what a source has said (replicate/roles/verdict.py).
+the way is said once, with the command that helps, and tried again only for another word of a source. Where a schema
+change bars it and receiver.auto_seed is set, the instance is filled again, after the same file; a copy that was
+interrupted is finished.
+Leaves to others: the rollback (replicate/roles/rollback.py), what a source has said (replicate/roles/verdict.py), the
+copy (replicate/transfer/seed/request.py).
 """
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 import trio
 
 from replicate.daemon.daemon import DaemonContext
-from replicate.door.recovery.opening import ROLLBACK_MARKER
-from replicate.errors import JournalIOError, ReplicateError, TryAgainError
+from replicate.daemon.files import DaemonFiles
+from replicate.daemon.standing_aside import asked_aside
+from replicate.door.recovery.opening import ROLLBACK_MARKER, SEEDING_MARKER
+from replicate.errors import JournalIOError, NotSupportedError, ReplicateError, TryAgainError
 from replicate.instance.file import Successor
 from replicate.instance.instance import Instance
+from replicate.lost.keep import keep_lost_of
+from replicate.lost.peers_lack import Owner
+from replicate.roles.alone import wait_until_down
 from replicate.roles.rollback import RolledBack, rollback
 from replicate.roles.verdict import SourceVerdict, look_at_verdict
+from replicate.transfer.seed.install import Seeded
+from replicate.transfer.seed.request import seed_over_connection
 
 GOING_BACK: Final = "going back to where another site took over"
 AGAIN_S: Final = 10.0
-"""After a rollback that was begun has met what may pass, as a full disk."""
+"""After a rollback that was begun, or a copy, has met what may pass, as a full disk."""
+UPDATE: Final = "update"
 _AGAIN: Final = (JournalIOError.exit_code, TryAgainError.exit_code)
 
 
@@ -41,6 +53,8 @@ class Returning:
         """A source's word is there that we can go back by: the daemon ends what it does for that."""
         self.problem = ""
         """Why we cannot go back by what was said, "" where nothing bars the way."""
+        self._barred = 0
+        """In which incarnation a schema change barred the way back; 0: in none."""
 
     def heard(self, verdict: SourceVerdict) -> None:
         """A source has refused us, and that is kept."""
@@ -69,6 +83,40 @@ class Returning:
             with trio.move_on_after(AGAIN_S):
                 await context.stop_requested.wait()
 
+    async def fill_again(self) -> None:
+        """While the daemon serves: a copy from the source, where nothing else leads back and that is wanted."""
+        while self._wants_copy():
+            try:
+                seeded = await trio.to_thread.run_sync(self._fill_again, abandon_on_cancel=True)
+            except ReplicateError as error:
+                problem = f"could not be filled again by itself: {error.what}"
+                if problem != self.problem:
+                    self._context.log.error("could not be filled again by itself", error=str(error), code=error.code)
+                self.problem = problem
+                await trio.sleep(AGAIN_S)
+            else:
+                self.problem = ""
+                self._context.log.warning("filled again by itself", seqno=seeded.seqno, regions=list(seeded.regions))
+
+    def _wants_copy(self) -> bool:
+        """Also where one was interrupted. An operator's own, which was quicker, is another incarnation."""
+        receiver, path = self._context.config.receiver, self._instance.path
+        if not (receiver.auto_rollback and receiver.auto_seed):
+            return False
+        return (path / SEEDING_MARKER).exists() or Instance.open(path).content.incarnation == self._barred
+
+    def _fill_again(self) -> Seeded:
+        """The Update Process stands aside meanwhile."""
+        path, patience_s = self._instance.path, self._instance.config.daemon.stop_timeout_s
+        deadline_s = time.monotonic() + patience_s
+        with asked_aside(path, patience_s, daemon=UPDATE):
+            wait_until_down(DaemonFiles(path, UPDATE).lock, deadline_s)
+            instance = Instance.open(path)
+            if not (path / SEEDING_MARKER).exists():
+                again = f"replicate -i {instance.named} rollback --to N"
+                keep_lost_of(Owner.of(instance), cause="seed --restart", again=again, force=False)
+            return seed_over_connection(instance, None, restart=True, told=lambda *_: None)
+
     @property
     def _is_begun(self) -> bool:
         return (self._instance.path / ROLLBACK_MARKER).exists()
@@ -92,6 +140,8 @@ class Returning:
 
     def _failed(self, error: ReplicateError) -> None:
         self.problem = f"could not go back by itself: {error.what}"
+        if isinstance(error, NotSupportedError):
+            self._barred = Instance.open(self._instance.path).content.incarnation
         if error.exit_code not in _AGAIN:
             self._tried, self._tried_fence = look_at_verdict(self._instance), self._instance.content.fence
         self._context.log.error("could not go back by itself", error=str(error), code=error.code)

@@ -225,6 +225,11 @@ class ReceiverConfig:
         "Whether a secondary that has more than the site that took over goes back by itself to where that happened, as "
         "`rollback` does: what it has more is written to a file first.",
     )
+    auto_seed: bool = _setting(
+        False,
+        "With auto_rollback: whether one that cannot go back, since what it has more changes the schema, is filled "
+        "again from its source by itself, as `seed --restart` does: what it has more is written to a file first.",
+    )
     stop_source_filter: bool = _setting(
         False, "Whether the source is asked to turn its filter off, until it is started again."
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.parted import SETTINGS, Parted, carried
-from tests.harness.street import Street, is_alive
+from tests.harness.street import Street, assert_same_databases, is_alive
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -71,3 +71,62 @@ def test_what_was_lost_travels_to_the_new_primary_and_is_applied_there_once(part
     street.on(parted.new, "source", "start", "--peer", "primary")
     parted.level()
     assert len(list(parted.new.parent.glob("secondary-lost-*.jsonl"))) == 1, "it is sent once"
+
+
+def change_alone(parted: Parted) -> None:
+    """The schema is changed in what only the old primary has: that cannot be taken back."""
+    parted.part(lost=2)
+    parted.write(parted.old, "ALTER TABLE audit ADD COLUMN more")
+
+
+def test_across_a_schema_change_the_command_that_is_told_fills_it_again(parted: Parted) -> None:
+    change_alone(parted)
+    parted.come_back("--auto-rollback")
+    error = str(parted.wait_told("could not go back by itself")["error"])
+    assert "seed --restart" in error
+    (file,) = parted.files()
+    assert len(carried(file)) == 3
+    street = parted.street
+    street.on(parted.old, "update", "stop")
+    street.on(parted.old, "seed", "--restart")
+    street.on(parted.old, "update", "start")
+    is_filled(parted)
+    assert parted.files() == [file]
+    assert parted.told("filled again by itself") == [], "nobody has asked for that"
+
+
+def is_filled(parted: Parted) -> None:
+    """It follows, and is equal; its regions are in its own directory now."""
+    street = parted.street
+    last = parted.write(parted.new, "INSERT INTO audit VALUES ('level', 1)")
+    street.on(parted.old, "wait", "--seqno", str(last), "--timeout", "60")
+    street.on(parted.old, "compare", "--with", parted.new)
+    assert_same_databases(parted.old / "regions" / "main.db", parted.new / "regions" / "main.db")
+
+
+@pytest.mark.parametrize("failpoint", ["", "seed.received", "seed.journal_begun"])
+def test_across_a_schema_change_it_is_filled_again_by_itself_where_that_is_set(parted: Parted, failpoint: str) -> None:
+    """In the processes that run; also when the Receiver Server is killed before the copy is put in its place, or in the
+    middle of that: an Update Process that has seen half a copy has ended."""
+    change_alone(parted)
+    street = parted.street
+    street.on(parted.old, "config", "set", "receiver.auto_seed", "true")
+    if failpoint:
+        street.environment["REPLICATE_FAILPOINT"] = f"{failpoint}:1:kill"
+    parted.come_back("--auto-rollback")
+    street.environment.pop("REPLICATE_FAILPOINT", None)
+    if failpoint:
+        wait_until(lambda: not is_alive(street.pid(parted.old, "receiver")), what="it is killed there")
+        listen = street.daemon(parted.old, "receiver")["facts"]["listen"]
+        street.on(parted.old, "receiver", "start", "--listen", listen, "--no-update", "--auto-rollback")
+    done = parted.wait_told("filled again by itself")
+    assert done["seqno"] > parted.common
+    if failpoint == "seed.journal_begun":
+        wait_until(lambda: parted.told("daemon ended", "update"), what="it ends by name")
+        street.on(parted.old, "update", "start")
+    else:
+        assert parted.told("daemon ended", "update") == []
+    is_filled(parted)
+    (file,) = parted.files()
+    assert len(carried(file)) == 3
+    wait_until(lambda: "could not" not in street.on(parted.old, "receiver", "status", check=False).stdout)
