@@ -85,6 +85,8 @@ def test_systemd_finds_nothing_wrong_with_the_unit(unit: str, units: Path) -> No
         ("update-restart.conf", "update"),
         ("limits.conf", "update"),
         ("compare-two-hosts.conf", "compare"),
+        ("packet-disk.conf", "packet-export"),
+        ("packet-disk.conf", "packet-import"),
     ],
 )
 def test_the_examples_are_drop_ins_that_count(example: str, name: str, units: Path) -> None:
