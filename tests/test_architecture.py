@@ -516,6 +516,7 @@ NAMING_KINDS = frozenset(
         "replicate.journal.walk",
         "replicate.audit.count",  # a fast way for transactions of one change
         "replicate.door.door",
+        "replicate.door.own_removal",  # makes one that no session has captured
         "replicate.filters.selection",
         "replicate.door.recovery.region_rings",  # a primary's own commits
         "replicate.door.recovery.stale_wal",  # the same

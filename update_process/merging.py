@@ -12,32 +12,26 @@ Refuses to know: the receive pool, numbers, who may write (supplied.py).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from itertools import compress
 from operator import not_
 from typing import Any, Final
 
 from replicate.door.absorbing import absorb
+from replicate.door.own_removal import REMOVES, OwnRemoval
 from replicate.door.secondary import ApplySession
 from replicate.journal.record import (
     Head,
     changes_of,
-    kind_of,
-    mixed,
     pack_changes,
-    pack_elements,
-    pack_frame,
-    pack_resolved,
     pack_restated,
     read_head,
     resolved_change,
 )
 from replicate.journal.retelling import FRAMED_BYTES_MAX, Retelling
 from replicate.limits import FRAME_CHANGES_MAX, PARTITION_STREAM
-from replicate.model.moment import CSN_COUNTER_BITS
-from replicate.model.registers import NEVER, Stamp
-from replicate.model.seen import merged_told, stable, values_of
+from replicate.model.registers import Stamp
+from replicate.model.seen import merged_told, stable
 from replicate.model.transaction import TELLS_ONLY, Op, told_of
 from replicate.model.vector import Position
 from replicate.model.writers import Writers
@@ -50,8 +44,6 @@ from update_process.routes import Routes
 LAG_MAX: Final = 20_000
 """So many transactions of our journal may wait to be looked at: a supplier that applies strictly looks at none."""
 ROW_OPS: Final = frozenset(map(int, (Op.INSERT, Op.UPDATE, Op.DELETE)))
-REMOVES: Final = [int(Op.RESOLVED), PARTITION_STREAM, 0, ()]
-"""The change that says of a transaction: it removes rows for their unique values, and nothing else."""
 PURGE_MIN: Final = 1000
 """Rows that were stamped before it is looked which stamps may go."""
 
@@ -75,12 +67,10 @@ class Merging:
         """Transactions that the last `take` has taken."""
         self._csn = 0
         """The highest of the transactions that were taken since `begin`."""
-        self._remover = NEVER
-        """The stamp of our own transaction that would come behind the last one that was taken."""
+        self._own = OwnRemoval(session, self._rows, lambda table_id: routes.known_table(table_id).partition)
+        """Our own transaction that would come behind the last one that was taken."""
         self.oversized: Retelling | None = None
         """What the last transaction came to that was taken, where a frame cannot hold it."""
-        self.told_seqno = 0
-        """Where a transaction of ours stands that tells what we have seen, since `begin`."""
         self._left = 0
         """Rows with stamps, as the last purge left them."""
         self._purged_with: dict[int, Mapping[int, int]] = {}
@@ -105,7 +95,7 @@ class Merging:
             return
         self._rows.begin()
         self._told = dict(self._session.seen())
-        self._csn = self.told_seqno = self._merged = 0
+        self._csn = self._own.told_seqno = self._merged = 0
 
     def forget_tables(self) -> None:
         """The catalogue has changed."""
@@ -134,12 +124,13 @@ class Merging:
         return self._is_beside(origin, changes_of(window.bodies[0]), position)
 
     def merges_large(
-        self, tables: Collection[int], origin: int, seen: Sequence[Any], position: Position
+        self, tables: Collection[int], origin: int, seen: Sequence[Any], position: Position, *, removes: bool
     ) -> bool | None:
-        """The same of a large transaction that changes those tables; `seen`: what tells what its writer had seen."""
+        """The same of a large transaction that changes those tables; `seen`: what tells what its writer had seen;
+        `removes`: it removes rows for their unique values."""
         if not any(map(self._is_shared, tables)):
             return None
-        return self._rows.has_waiting or self._is_beside(origin, seen, position)
+        return removes or self._rows.has_waiting or self._is_beside(origin, seen, position)
 
     def _is_beside(self, origin: int, changes: Sequence[Any], position: Position) -> bool:
         """Whether something is here that the writer of those changes had not seen."""
@@ -209,17 +200,20 @@ class Merging:
         self.absorb(position)
         self._rows.mark()
 
-    def take_piece(self, head: Head, changes: Sequence[Any], told: Mapping[int, int]) -> list[Any] | None:
+    def take_piece(
+        self, head: Head, changes: Sequence[Any], told: Mapping[int, int], *, removes: bool
+    ) -> list[Any] | None:
         """Make the changes of one piece of a large transaction, whose writer had seen `told`; what they came to, None:
-        what they are. Raises as `take`."""
+        what they are. `removes`: as in `merges_large`. Raises as `take`."""
         for rows in self._session.rows.values():
             rows.seqno = head.seqno
         self._rows.write_stamps()
         self._csn = max(self._csn, head.csn)
         stamp = Stamp(head.csn, head.origin, head.origin_seqno)
         is_stable = head.origin_seqno <= self._confirmed(head.origin)
-        removing = None if self._is_restoring else self._removing()
-        return self._rows.take(changes, stamp, told, self._is_shared, removing, is_stable=is_stable)
+        return self._rows.take(
+            changes, stamp, told, self._is_shared, self._removing(), is_stable=is_stable, removes=removes
+        )
 
     @property
     def removed(self) -> Sequence[Any]:
@@ -291,45 +285,15 @@ class Merging:
     def resolver(self, position: Position) -> tuple[bytes, Position] | None:
         """Our own transaction that has all suppliers remove what the last one has removed here, which comes at
         `position`: it is done here already. And the position behind it. None where nothing was removed."""
-        return self._word(position, self._rows.removed, (), ()) if self._rows.removed else None
+        return self._own.framed(position, self._rows.removed, (), ()) if self._rows.removed else None
 
-    def give_way(self, position: Position, deletes: Sequence[Any]) -> tuple[bytes, Position]:
-        """Remove rows for their unique values before the transaction comes that wants them, or whose rows they are:
-        deletes, flat, which `take_back` has given, or of rows that wait; as our own transaction that has all suppliers
-        do it, and the position behind that. Raises what changing a row raises."""
-        for rows in self._session.rows.values():
-            rows.seqno = position.last_seqno + 1
-        self._remover = self._removing()
-        told, done = self._rows.give_way(deletes, self._remover)
-        return self._word(position, told, done, self.losses(position.last_seqno + 1))
-
-    def _word(
-        self, position: Position, removed: Sequence[Any], done: Sequence[Any], losses: Sequence[bytes]
-    ) -> tuple[bytes, Position]:
-        """Of rows that give way, as our own transaction; `done`: what it comes to here."""
-        words, stamp, seqno = self._words, self._remover, position.last_seqno + 1
-        told = {origin: last for origin, (last, _) in position.chains.items() if origin != stamp.origin}
-        seen = [int(Op.SEEN), PARTITION_STREAM, 0, values_of(stamp.origin, told)]
-        for rows in self._session.rows.values():
-            rows.apply_all(seen)
-        tables = {table_id: self._routes.known_table(table_id).partition for table_id in removed[1::4]}
-        payload, count = mixed(*pack_elements(*seen, *REMOVES, *removed), tables)
-        written, chain = pack_frame(
-            kind_of(payload),
-            seqno,
-            words[word.LAST_DURABLE_SEQNO],
-            words[word.OWN_CHAIN],
-            stamp.origin,
-            stamp.origin_seqno,
-            stamp.csn,
-            payload,
-            count,
-        )
-        touched = set(tables.values())
-        behind = position.advanced(seqno, stamp.origin, stamp.origin_seqno, chain, touched)
-        self.told_seqno = seqno
-        words[word.OWN_MERGED_SEQNO] = stamp.origin_seqno
-        return pack_resolved(written, MERGED_HERE, [*seen, *done], losses), behind
+    def give_way(self, position: Position, deletes: Sequence[Any], done: Done) -> None:
+        """Commit our own transaction that has all suppliers remove rows for their unique values before that one comes
+        which wants them, or whose rows they are: the first of these deletes, flat, which `take_back` has given. Raises
+        as `OwnRemoval.commit`."""
+        self._own.next_stamp(self._csn)
+        self._own.commit(position, deletes, lambda behind: self.finish(behind.last_seqno, behind))
+        self.committed(done)
 
     def removed_by(self, window: Window, stop: int) -> set[tuple[int, int]]:
         """(origin, partition) where that origin, among the first `stop` transactions, only removes rows for their
@@ -349,26 +313,21 @@ class Merging:
         """The batch was committed."""
         done.merged += self._merged
         done.lost += self._rows.lost_count
-        if self.told_seqno:  # ours is behind what it tells, in the same batch
-            self._words[word.TOLD_SEQNO] = self.told_seqno
-            self._words[word.FOREIGN_SEQNO] = self.told_seqno - 1
+        self._own.committed()
 
-    def _removing(self) -> Stamp:
-        """The stamp of our own transaction that comes next, behind those that were taken."""
-        words = self._words
-        now = (time.time_ns() // 1000) << CSN_COUNTER_BITS
-        csn = max(words[word.LAST_CSN] + 1, self._csn + 1, now)
-        return Stamp(csn, words[word.OWN_ORIGIN], words[word.OWN_ORIGIN_SEQNO] + 1)
+    def _removing(self) -> Stamp | None:
+        """The stamp of our own transaction that would come next, behind those that were taken; None: there may be none,
+        since we are getting back what we had. Others may have forgotten a row that gives way, and have another one
+        under its key by now: ours would be the later word, and remove that one everywhere."""
+        return None if self._is_restoring else self._own.next_stamp(self._csn)
 
     def _take(self, body: Sequence[Any], changes: Sequence[Any], frame: bytes) -> bytes:
         for rows in self._session.rows.values():
             rows.seqno = body[1]
         origin = body[4]
         told = self.told_by(origin, changes)
-        self._remover = self._removing()
-        removing = None if self._is_restoring else self._remover
         stamp, is_stable = Stamp(body[6], origin, body[5]), body[5] <= self._confirmed(origin)
-        done = self._rows.take(changes, stamp, told, self._is_shared, removing, is_stable=is_stable)
+        done = self._rows.take(changes, stamp, told, self._is_shared, self._removing(), is_stable=is_stable)
         if done is None:
             return frame
         self._merged += 1
@@ -402,8 +361,8 @@ class Merging:
 
     def _confirmed(self, origin: int) -> int:
         """The last transaction of an origin that all the others have told that they have: those but its writer, and us,
-        who are about to have it. None, while all is kept."""
-        if self._keeps_all:
+        who are about to have it. None, while we are restored: what we wrote beside it is yet to come back."""
+        if self._is_restoring:
             return 0
         own = self._session.door.instance.content.uuid
         others = [origins for instance, origins in self._members().items() if instance != own and origin not in origins]
@@ -446,23 +405,10 @@ class Merging:
 
     @property
     def _is_restoring(self) -> bool:
-        """Whether we are getting back what we had. Until then no row is removed for its unique values by our word:
-        others may have forgotten that row, and have another one under its key by now. Ours would be the later word, and
-        remove that one everywhere."""
         return bool(self._words[word.ROLE] == word.ROLE_SECONDARY)
 
-    @property
-    def _keeps_all(self) -> bool:
-        """Whether no stamp goes: what we wrote beside others is yet to come back, or rows wait."""
-        return self._is_restoring or self._rows.has_waiting
-
-    @property
-    def waiting(self) -> Sequence[Any]:
-        """Deletes, flat, of rows that have waited beside their tables until we may have them removed."""
-        return () if self._is_restoring else self._rows.waiting
-
     def _stable(self, position: Position) -> dict[int, int]:
-        if self._keeps_all:
+        if self._is_restoring:
             return {}
         members = self._members()
         here = {origin: last for origin, (last, _) in position.chains.items()}

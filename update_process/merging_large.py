@@ -3,8 +3,8 @@
 What arrives is spooled first. Where somebody has written beside it, its pieces are merged one after the other; what
 they come to, with what its writer wrote behind each of them (journal/written.py), becomes a spool of its own, which is
 committed in its place. Rows are registers of their own (model/registers.py), so that this is what the whole comes to.
-Where rows have to give way for their unique values, a small transaction of ours removes them before it, which all
-suppliers take: a row that is yet to come by it is gone before it comes.
+Where rows have to give way for their unique values, a transaction of ours (door/own_removal.py) removes them before it:
+a row that is yet to come by it is gone before it comes.
 
 Guarantees: memory holds one piece, its rows and their stamps. After an error nothing of the spool that was begun is
 left. Leaves to others: locks, numbers (supplied.py), how rows are merged (merging.py).
@@ -13,17 +13,13 @@ left. Leaves to others: locks, numbers (supplied.py), how rows are merged (mergi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
-from replicate.door.ledger import Moved
+from replicate.door.own_removal import FRAMED_REMOVAL_BYTES
 from replicate.door.secondary import ApplySession
-from replicate.errors import NotSupportedError
 from replicate.journal.record import decode, pack_changes, pack_restated_large, read_head, resolved_change
-from replicate.journal.retelling import FRAMED_BYTES_MAX
 from replicate.journal.spool import Spool
-from replicate.journal.walk import PiecedBatch, Pieces
 from replicate.journal.written import PiecesTaken, piece_told
-from replicate.limits import FRAME_CHANGES_MAX
 from replicate.model.transaction import LargeCommit, Op
 from replicate.model.vector import Position
 from replicate.wire.vectors import MERGED_HERE
@@ -31,11 +27,6 @@ from update_process.done import Done
 from update_process.large import LargeApply
 from update_process.merging import ROW_OPS, Merging
 from update_process.routes import Routes
-
-GIVING_WAY_BYTES: Final = FRAMED_BYTES_MAX // 4
-"""Of deletes in one transaction, which holds them three times: as they are done here, as all others are to do them, and
-as they are kept."""
-_ELEMENTS_MAX: Final = 4 * (FRAME_CHANGES_MAX // 4)
 
 
 class ArrivingLarge(LargeApply):
@@ -46,6 +37,8 @@ class ArrivingLarge(LargeApply):
         """The ids of those whose rows it changes."""
         self.seen: Sequence[Any] = ()
         """The change that tells what its writer had seen, if there is one."""
+        self.removes = False
+        """Whether it removes rows for their unique values."""
         super().__init__(seqno, spool, self._look)
 
     def _look(self, changes: Sequence[Any]) -> None:
@@ -53,6 +46,8 @@ class ArrivingLarge(LargeApply):
             op = changes[place]
             if op in ROW_OPS:
                 self.tables.add(changes[place + 1])
+            elif op == Op.RESOLVED:
+                self.removes = True
             elif op == Op.SEEN:
                 self.seen = changes[place : place + 4]
 
@@ -76,10 +71,13 @@ class LargeTurn:
 
     def make(self, position: Position) -> list[Any]:
         """Make its changes in the open transaction; our journal ends at `position`. Where rows had to give way for
-        their unique values, it is taken back: their deletes, flat, are for `commit_giving_way`, and its turn comes
+        their unique values, it is taken back: their deletes, flat, are for `Merging.give_way`, and its turn comes
         again. Raises as `Merging.take`, and what spooling raises."""
         merging, large = self._merging, self._large
-        if merging.is_active and merging.merges_large(large.tables, self._head.origin, large.seen, position):
+        merges = merging.is_active and merging.merges_large(
+            large.tables, self._head.origin, large.seen, position, removes=large.removes
+        )
+        if merges:
             return self._merge(position)
         for rows in self._session.rows.values():
             rows.seqno = self._head.seqno
@@ -93,10 +91,10 @@ class LargeTurn:
         self._is_stamped = True
         told = merging.told_by(head.origin, self._large.seen)
         for number, data, changes in _pieces(self._large.spool):
-            done = merging.take_piece(head, changes, told)
+            done = merging.take_piece(head, changes, told, removes=self._large.removes)
             removed += merging.removed
             if removed:
-                if len(pack_changes(removed)) > GIVING_WAY_BYTES:
+                if len(pack_changes(removed)) > FRAMED_REMOVAL_BYTES:
                     break  # the rest is found when its turn comes again
                 continue
             if done is not None and self._spool is None:
@@ -140,34 +138,6 @@ class LargeTurn:
         """Remove what it came to, unless that was committed."""
         if self._spool is not None:
             self._spool.abort()
-
-
-def commit_giving_way(
-    session: ApplySession, merging: Merging, position: Position, removed: Sequence[Any], done: Done
-) -> None:
-    """Commit our own transaction that has all suppliers remove rows for their unique values before that one comes which
-    wants them, or whose rows they are, and which was taken back: those of the first of these deletes, flat, that it can
-    hold. NotSupportedError for a row that none can hold; raises what a commit raises."""
-    count = size_bytes = 0
-    while count < min(len(removed), _ELEMENTS_MAX):
-        size_bytes += len(pack_changes(removed[count : count + 4]))
-        if size_bytes > GIVING_WAY_BYTES:
-            break
-        count += 4
-    if not count:
-        raise NotSupportedError(
-            f"a row of more than {GIVING_WAY_BYTES // 1024} KiB has to give way for its unique values, to a large "
-            "transaction or in it",
-            do="Give one of the two rows another value where it was written; then seed this site again: replicate "
-            "help suppliers",
-        )
-    frame, behind = merging.give_way(position, removed[:count])
-    head = read_head(frame)
-    merging.finish(behind.last_seqno, behind)
-    batch = PiecedBatch(head.seqno, head.seqno, 1, Pieces(memoryview(frame), [0], [len(frame)]))
-    moved = Moved({head.origin: behind.chains[head.origin]}, head.csn)
-    session.commit(batch, behind, head.csn, last=head, moved=moved)
-    merging.committed(done)
 
 
 def partitions_of(commit_frame: bytes) -> tuple[int, ...]:

@@ -60,7 +60,7 @@ from update_process.batch.open_batch import most_bytes
 from update_process.conflict import stopped
 from update_process.done import Done, Waiting
 from update_process.merging import Merging
-from update_process.merging_large import ArrivingLarge, LargeTurn, commit_giving_way
+from update_process.merging_large import ArrivingLarge, LargeTurn, partitions_of
 from update_process.parting import Parting
 from update_process.plan import Window
 from update_process.routes import Routes
@@ -181,7 +181,7 @@ class SupplierApplier:
             self._parting.asked()
             self._parting.dropped()
             self._parting.work()
-        self._tending.tend(Done(), at_once=True)
+        self._tending.tend(at_once=True)
 
     @property
     def has_to_part(self) -> bool:
@@ -203,7 +203,7 @@ class SupplierApplier:
             while True:
                 done.waiting = self._step(done)
                 if done.waiting is Waiting.NOTHING or self._tending.is_full:
-                    self._tending.tend(done)
+                    self._tending.tend()
                 if done.waiting is not Waiting.MORE or time.monotonic() >= deadline_s or stop():
                     return done
         except BaseException:
@@ -435,7 +435,7 @@ class SupplierApplier:
                 raise NotSupportedError("a transaction that was merged comes alone")
             if removed:
                 self._merging.take_back()
-                commit_giving_way(self.session, self._merging, before, removed, done)
+                self._merging.give_way(before, removed, done)
                 return 0
             body = window.bodies[0]
             self._refuse_own((body[4],))
@@ -623,10 +623,11 @@ class SupplierApplier:
         turn = LargeTurn(self.session, self._routes, self._merging, large, frame)
         try:
             if removed := turn.make(before):
-                commit_giving_way(self.session, self._merging, before, removed, done)
+                self._merging.give_way(before, removed, done)
                 return Waiting.MORE
             position = large.finish(frame, decode_batch(frame)[2], before)
-            self._refuse_others(before, position)
+            removers = {(head.origin, one) for one in partitions_of(frame)} if large.removes else frozenset()
+            self._refuse_others(before, position, removers)
             turn.commit(position, done)
         except (ConflictError, NotSupportedError, NotWriterError) as error:
             self._abandon()

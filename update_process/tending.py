@@ -22,9 +22,7 @@ from replicate.errors import BusyError, ClockAheadError
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.model.transaction import Op
 from replicate.pool import control as word
-from update_process.done import Done
 from update_process.merging import Merging
-from update_process.merging_large import commit_giving_way
 from update_process.window.columns import ONE_CHANGE, PAYLOAD
 
 Awaited = Mapping[bytes, tuple[Mapping[int, int], float]]
@@ -82,7 +80,7 @@ class Tending:
         """Whether so much is to be told that it is time, whatever arrives."""
         return self._untold >= TOLD_MAX
 
-    def tend(self, done: Done, *, at_once: bool = False) -> None:
+    def tend(self, *, at_once: bool = False) -> None:
         """Nothing has arrived. Raises what a commit raises; where somebody holds the region, it is tried again.
         `at_once`: this process ends, so what is to be told is told now."""
         now_s, words = time.monotonic(), self._words
@@ -102,9 +100,6 @@ class Tending:
                 session.rollback()
                 return
             self._merging.tend(session.position)
-            if waiting := self._merging.waiting:
-                commit_giving_way(session, self._merging, session.position, waiting, done)
-                return
             self._await(self._merging.lacking(session.position))
             session.keep()
         except BusyError:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
 from replicate.door.recovery.redo_region import redo_region
-from replicate.instance.file import RegionEntry
+from replicate.instance.instance import Instance
 from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import (
@@ -136,7 +136,7 @@ def held_absorbed(door: Door, *, timeout_s: float) -> Iterator[None]:
     """The region is nobody else's in the block, and its stamps are those of all of the journal; at once where nothing
     is shared. For a copy of it, whose journal begins there. Raises BusyError, and what opening and reading raise."""
     instance = door.instance
-    if not instance.is_supplier or not _was_shared(instance.regions[0]):
+    if not instance.is_supplier or not was_shared(instance):
         yield
         return
     entry = instance.regions[0]
@@ -151,7 +151,7 @@ def held_absorbed(door: Door, *, timeout_s: float) -> Iterator[None]:
             merging = region.merging(region.rows(definitions, entry.name))
             merging.begin()
             last_seqno = int(door.words[word.LAST_SEQNO])
-            absorb(merging, door, last_seqno, _shared_tables(definitions, writers))
+            absorb(merging, door, last_seqno, shared_tables(definitions, writers))
             merging.finish(last_seqno)
             region.commit()
         yield
@@ -159,12 +159,16 @@ def held_absorbed(door: Door, *, timeout_s: float) -> Iterator[None]:
         lock.close()
 
 
-def _was_shared(entry: RegionEntry) -> bool:
+def was_shared(instance: Instance) -> bool:
+    """Whether several suppliers write something there, or have."""
+    entry = instance.regions[0]
     with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
         return opened.writers().was_shared
 
 
-def _shared_tables(definitions: Mapping[int, Any], writers: Writers) -> Callable[[int], bool]:
+def shared_tables(definitions: Mapping[int, Any], writers: Writers) -> Callable[[int], bool]:
+    """Whether several suppliers write a table, or have, by its id."""
+
     def is_shared(table_id: int) -> bool:
         known = definitions.get(table_id)
         return known is not None and writers.was_merged(known.partition)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -64,6 +64,19 @@ class SpoolSummary:
 def spool_path(directory: str | os.PathLike[str], token: int) -> str:
     """The path of the spool with that token in the journal directory."""
     return os.path.join(os.fspath(directory), f"{token:016x}{SPOOL_SUFFIX}")
+
+
+def split(stream: bytes) -> list[bytes]:
+    """What a spool that takes this change stream holds in each of its parts."""
+    return [stream[at : at + PART_BYTES] for at in range(0, len(stream), PART_BYTES)]
+
+
+def large_payload_of(origin: int, parts: Sequence[bytes], partitions: tuple[int, ...]) -> tuple[bytes, int]:
+    """As `Spool.commit_payload`, of a spool with a token of its own that holds those parts."""
+    token, chained = int.from_bytes(os.urandom(8), "big"), 0
+    for number, data in enumerate(parts):
+        _, chained = pack_part(origin, token, number, data, chained)
+    return large_payload(token, len(parts), sum(map(len, parts)), chained, partitions)
 
 
 class Spool:

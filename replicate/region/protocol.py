@@ -315,11 +315,13 @@ class MergingRows(Protocol):
         removing: Stamp | None,
         *,
         is_stable: bool = False,
+        removes: bool = False,
     ) -> list[Any] | None:
         """Make a transaction's flat changes; what was done instead, where rows were merged; else None. `told`: what its
         writer had seen. `is_shared`: whether several suppliers write a table. `removing`: the stamp of our own
         transaction that would remove rows, which comes behind this one; None: there may be none, so that rows wait
-        beside their tables. `is_stable`: as in `Absorbed`."""
+        beside their tables. `is_stable`: as in `Absorbed`. `removes`: the whole removes rows for their unique values,
+        of which these changes are a piece."""
 
     @property
     def has_waiting(self) -> bool:

@@ -3,20 +3,30 @@
 It would give numbers twice, and change rows that it has changed otherwise. So it takes no writes, in an incarnation of
 its own, until the others have brought back what it had: then each supplier that it is to hear has been level once.
 
-Guarantees: from `turn_back` on no transaction gets a number here before `settle`; what it committed in between, if
-anything, shows as DIVERGED on those that have the other one. Each may be called again.
+Guarantees: from `turn_back` on no application's transaction gets a number here before `settle`; what it committed in
+between, if anything, shows as DIVERGED on those that have the other one. Rows that wait for a unique value of others
+are removed, on all suppliers, before it takes writes. Each may be called again.
 Refuses to know: who has found it out, and when the others are level.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
+from replicate.door.absorbing import absorb, shared_tables, was_shared
+from replicate.door.door import Door
+from replicate.door.own_removal import OwnRemoval
 from replicate.door.recovery.opening import begin_incarnation
+from replicate.door.secondary import ApplySession
 from replicate.door.snapshot import door_of
 from replicate.errors import ConfigurationError
 from replicate.instance.instance import Instance
-from replicate.model.vector import U64_MAX
+from replicate.model.transaction import TableDefinition
+from replicate.model.vector import U64_MAX, Position
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
+from replicate.region.protocol import MergingRows
 from replicate.roles.role import LOCK_TIMEOUT_S, standing_still
 
 
@@ -48,8 +58,48 @@ def settle(instance: Instance) -> bool:
         )
     if not instance.content.is_restoring:
         return False
-    with door_of(instance) as door, door.locked():
+    with door_of(instance) as door:
+        if was_shared(instance):
+            _settle_shared(instance, door)
+        else:
+            _settle(instance, door)
+    return True
+
+
+def _settle(instance: Instance, door: Door) -> None:
+    with door.locked():
         instance.restoring_is_over()
         door.instance.reload()
         begin_incarnation(door)  # before the lock is free: what waits for it commits at once
-    return True
+
+
+def _settle_shared(instance: Instance, door: Door) -> None:
+    """Rows that wait still are removed before: an application does not see them, and might give one its key."""
+    with door.locked():
+        begin_incarnation(door)  # so that all know whose transaction comes
+    session = ApplySession(door)
+    rows = session.merging()
+    try:
+        while True:
+            session.begin()
+            definitions, position = door.catalogue_now().definitions, session.position
+            rows.begin()
+            absorb(rows, door, position.last_seqno, shared_tables(definitions, session.writers()))
+            if not (waiting := rows.waiting):
+                _settle(instance, door)
+                session.rollback()
+                return
+            removal = OwnRemoval(session, rows, partial(_partition_of, definitions))
+            removal.next_stamp()
+            removal.commit(position, waiting, partial(_finish, rows))
+            removal.committed()
+    finally:
+        session.close()
+
+
+def _finish(rows: MergingRows, behind: Position) -> None:
+    rows.finish(behind.last_seqno)
+
+
+def _partition_of(definitions: Mapping[int, TableDefinition], table_id: int) -> int:
+    return definitions[table_id].partition

@@ -16,6 +16,7 @@ from typing import Any
 
 import apsw
 
+from replicate.door.own_removal import REMOVES
 from replicate.model.registers import Stamp
 from replicate.model.seen import merged_told, stable
 from replicate.model.transaction import Op, changed_of, mask_of
@@ -26,7 +27,6 @@ from replicate.region.sqlite.bookkeeping import make_tables, write_writer
 from replicate.region.sqlite.mergeable import column_groups
 from replicate.region.sqlite.row_stamps import make_stamp_tables
 from replicate.region.sqlite.schema import read_definition, record_definitions
-from update_process.merging import REMOVES
 
 Values = tuple[Any, ...]
 
@@ -110,8 +110,8 @@ class Site:
         self.lacks = others
 
     def settle(self) -> None:
-        """Rows that wait are removed by its word; nothing while it may not write."""
-        if self.lacks or not self.merger.has_waiting:
+        """It may write again: rows that wait are removed by its word first."""
+        if not self.merger.has_waiting:
             return
         self.merger.absorb(self._waiting, lambda _table: True)
         self._waiting.clear()
@@ -273,12 +273,9 @@ def world(
         else:
             killed = rng.random() < 0.2
             _carry(*rng.choice(ways), sites, rng.randint(1, 4), taken, forgets=forgets, is_killed=killed)
-            if rng.random() < 0.5 and restored is not None:
-                rng.choice(sites).settle()
     while len({tuple(sorted(site.here.items())) for site in sites}) > 1 or any(site.lacks for site in sites):
         for way in ways:
             _carry(*way, sites, 10_000, taken, forgets=forgets)
-            way[1].settle()
 
 
 def _restores(rng: random.Random, sites: Sequence[Site], steps: int) -> Callable[[int], None]:
@@ -313,6 +310,8 @@ def _carry(
         end.take(sent, members, forgets=forgets, is_killed=is_killed)
         taken(end, end.removed[before:])
     if len(lacking) <= most and not start.lacks:
+        if end.lacks == {start.number}:
+            end.settle()
         end.lacks.discard(start.number)
 
 

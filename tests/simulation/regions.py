@@ -36,7 +36,7 @@ from replicate.region.protocol import (
     scr_chains,
     scr_vector,
 )
-from tests.simulation.suppliers.content import Content, SupplierRows
+from tests.simulation.suppliers.content import Content, SupplierRows, unpack_merge
 from tests.simulation.suppliers.merging import ModelMerging
 
 INODE = 4711
@@ -687,7 +687,7 @@ class ModelKind:
         there.state |= {"held_below": below, "held_at": there.seqno}
 
     def gave_way(self, losses: Sequence[bytes]) -> bool:
-        return False  # no value is unique
+        return any(unpack_merge(packed, 0).lost.what == "unique" for packed in losses)
 
     def sync(self, path: str | os.PathLike[str]) -> None:
         self._kernel.process.check()

@@ -17,7 +17,6 @@ from click.testing import CliRunner
 from replicate.cli.root import root
 from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
-from replicate.errors import NotSupportedError
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch, read_head
@@ -161,8 +160,8 @@ def carry_and_die(source: Instance, consumer: Instance, pieces: int) -> None:
     left = itertools.count(pieces, -1)
     kept = Merging.take_piece
 
-    def take_piece(self: Merging, head: Any, changes: Any, told: Any) -> Any:
-        done = kept(self, head, changes, told)
+    def take_piece(self: Merging, head: Any, changes: Any, told: Any, *, removes: bool) -> Any:
+        done = kept(self, head, changes, told, removes=removes)
         if next(left) <= 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return done
@@ -353,8 +352,8 @@ def test_memory_holds_a_piece(two: Suppliers) -> None:
     most = list[int]()
     kept = Merging.take_piece
 
-    def take_piece(self: Merging, head: Any, changes: Any, told: Any) -> Any:
-        done = kept(self, head, changes, told)
+    def take_piece(self: Merging, head: Any, changes: Any, told: Any, *, removes: bool) -> Any:
+        done = kept(self, head, changes, told, removes=removes)
         most.append(len(self._rows._stamps._cached))  # type: ignore[attr-defined]
         return done
 
@@ -403,16 +402,6 @@ def test_one_that_becomes_large_as_it_is_merged_and_rows_give_way_to_it(tmp_path
     two.assert_converged()
     assert [(row[0], row[3]) for row in two.rows("b")["named"]] == [("a", 0), ("big", 1)]
     assert ("b",) in {one.merged.key for one in merged_at(two, "b")}
-
-
-@pytest.mark.slow
-def test_a_row_too_large_to_give_way_stops_by_name(tmp_path: Path) -> None:
-    two = shared(tmp_path, schema=BY_KEY)
-    run(two, "a", NAMED)
-    run(two, "b", f"INSERT INTO named VALUES ('b', 'name 7', '{'x' * 200_000}', 0)")
-    with pytest.raises(NotSupportedError, match="a row of more than 126 KiB has to give way"):
-        two.carry("a", "b")
-    assert [row[0] for row in two.rows("b")["named"]] == ["b"]
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from replicate.roles.restored import settle, turn_back
 from replicate.settings.table import UpdateConfig
 from tests.harness.suppliers import Suppliers, shared, work_through
 from update_process import tending
-from update_process.done import Done
 
 SOON = UpdateConfig(tell_seen_s=0.1)
 
@@ -34,7 +33,7 @@ def carry(made: Suppliers, source: str, consumer: str, settings: UpdateConfig = 
         with made.applier(consumer, pool, settings) as applier:
             work_through(applier)
             applier._tending._since_s -= 1
-            applier._tending.tend(Done())
+            applier._tending.tend()
 
 
 def stamped(made: Suppliers, name: str) -> int:
@@ -143,7 +142,7 @@ def test_who_is_silent_is_known_by_name(two: Suppliers) -> None:
         two.offer("b", pool, agreed)
         with two.applier("a", pool, SOON) as applier:
             work_through(applier)
-            applier._tending.tend(Done())
+            applier._tending.tend()
             assert list(applier.awaited()) == ["b"]
             two.by["b"].reload()
     for _ in range(2):
@@ -152,5 +151,5 @@ def test_who_is_silent_is_known_by_name(two: Suppliers) -> None:
     agreed = two.agreed("b", "a")
     with two.receive_pool("a", agreed.from_seqno) as pool, two.applier("a", pool, SOON) as applier:
         work_through(applier)
-        applier._tending.tend(Done())
+        applier._tending.tend()
         assert applier.awaited() == {}

@@ -116,7 +116,7 @@ class RowStamps:
         """The transaction was taken back, or another one begins."""
         self._cached.clear()
         self._changed.clear()
-        if self._waiting_changed:
+        if self._waiting or self._waiting_changed:  # another process may have ended that they wait
             self._waiting, self._waiting_changed = None, False
 
     def get(self, table_id: int, key: bytes) -> Row | None:

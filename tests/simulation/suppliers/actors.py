@@ -30,11 +30,21 @@ from tests.simulation.actors import AnyWriter, Context, replaced, watched_links
 from tests.simulation.base import Main
 from tests.simulation.host import SimulatedInstance
 from tests.simulation.suppliers.content import Content, Image
-from tests.simulation.suppliers.template import SHARED_PARTITION, partition_of, shared_table, table_of, uuid_of
+from tests.simulation.suppliers.template import (
+    SHARED_PARTITION,
+    named_table,
+    partition_of,
+    shared_table,
+    table_of,
+    uuid_of,
+)
 from tests.simulation.template import change
 
 KEYS: Final = 5
 """Of the table that all write."""
+NAMES: Final = ("n1", "n2")
+"""That a row may have."""
+SHARED_TABLES: Final = (shared_table().table_id, named_table().table_id)
 PART_BYTES: Final = 60
 """Of a large transaction: a change or two of the table that all write."""
 
@@ -103,7 +113,8 @@ class SupplierWriter(AnyWriter):
         if is_shared:
             partitions[SHARED_PARTITION] = None
             for _ in range(dice.choice([4, 8]) if is_large else dice.choice([1, 1, 2])):
-                self._change_shared(content, by)
+                is_named = dice.random() < world.climate.named_share
+                (self._change_named if is_named else self._change_shared)(content, by)
         if not is_shared or dice.random() < 0.2:
             partitions[own.partition] = None
             count = dice.randrange(4, 9) if is_large else dice.choice([1, 1, 1, 2, 4])
@@ -118,7 +129,7 @@ class SupplierWriter(AnyWriter):
             spool = self.spooled(payload)
             world.oracle.spooled[spool.origin, spool.token] = by
             return CapturedChanges(b"", count, tuple(partitions), False, spool, False)
-        tables = {own.table_id: own.partition, shared_table().table_id: SHARED_PARTITION}
+        tables = {own.table_id: own.partition, **dict.fromkeys(SHARED_TABLES, SHARED_PARTITION)}
         return CapturedChanges(
             payload, count, tuple(partitions), False, None, False, None, tables if len(partitions) > 1 else None
         )
@@ -159,6 +170,21 @@ class SupplierWriter(AnyWriter):
         else:
             columns = dice.choice([(1,), (2,), (3,), (2, 3), (1, 2)])
             self._put(content, table, before, tuple(by if at in columns else value for at, value in enumerate(before)))
+
+    def _change_named(self, content: Content, by: int) -> None:
+        """The row of some key: made, under a name that no row has here, or none, or named otherwise, or gone."""
+        dice, table = self.world.dice, named_table()
+        key = dice.randrange(1, KEYS + 1)
+        rows = content.rows[table.table]
+        before = rows.get(key)
+        if before is not None and by in before:
+            return
+        if before is not None and dice.random() < 0.2 and self._flat:
+            self._put(content, table, before, None)
+            return
+        free = [name for name in NAMES if name not in {row[1] for row in rows.values()}]
+        name = dice.choice([*free, None]) if before is None or dice.random() < 0.7 else before[1]
+        self._put(content, table, before, (key, name, by))
 
     def _put(self, content: Content, table: TableDefinition, before: Image | None, after: Image | None) -> None:
         argument, values = 0, list(after or before or ())

@@ -44,6 +44,8 @@ class SupplierClimate(Climate):
         """A supplier that is lost for good, and when; another one says so."""
         self.turned_back = self._who_is_turned_back()
         """A supplier that is restored from a backup: who, when that was made, when it is restored."""
+        self.named_share: float = dice.choice([0.0, 0.3, 0.6] if self.turned_back is None else [0.6, 0.9])
+        """Of the changes in what all write: those in the table whose names are unique."""
 
     def _who_is_gone(self) -> tuple[str, float] | None:
         """One without which the others are linked still."""

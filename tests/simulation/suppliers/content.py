@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 
@@ -22,6 +22,8 @@ from replicate.model.writers import Writers
 from replicate.region.protocol import Merged, MergedRow
 
 Image = tuple[Any, ...]
+UNIQUE: Final = {"named": 1}
+"""Table -> the ordinal of a value that no two rows of it have, unless it is None."""
 Name = tuple[str, Any]
 """Of a row: its table, and its key."""
 
@@ -67,6 +69,8 @@ class Content:
         """Make one change of one row."""
         before, after = images_of(op, argument, values)
         rows = self.rows.setdefault(definition.table, {})
+        if after is not None and (rival := self.rival(definition, after)) is not None:
+            raise ConflictError(f"table {definition.table}: row {rival[0]} has the name of {after}", unique=True)
         if before is not None:
             key = before[definition.key[0]]
             if key not in rows or not is_same(rows[key], before):
@@ -79,6 +83,14 @@ class Content:
             if key in rows:
                 raise ConflictError(f"table {definition.table}: row {key} is there already", key=key)
             rows[key] = after
+
+    def rival(self, definition: TableDefinition, image: Image) -> Image | None:
+        """Another row that has a unique value of that one."""
+        at, key_at = UNIQUE.get(definition.table), definition.key[0]
+        if at is None or image[at] is None:
+            return None
+        rows = self.rows[definition.table].values()
+        return next((one for one in rows if one[at] == image[at] and one[key_at] != image[key_at]), None)
 
 
 def images_of(op: int, argument: Any, values: Sequence[Any]) -> tuple[Image | None, Image | None]:

@@ -26,11 +26,11 @@ from replicate.model.vector import Origin
 from tests.simulation.oracle import ViolationError
 from tests.simulation.regions import Pending, Region
 from tests.simulation.suppliers.content import Image, Name, images_of
-from tests.simulation.suppliers.template import shared_table, table_of, uuid_of
+from tests.simulation.suppliers.template import named_table, shared_table, table_of, uuid_of
 
 INCARNATIONS_MAX: Final = 60
-GROUPS: Final = (0, 1, 2, 2)
-"""Of the columns of the table that all write (template.py)."""
+GROUPS: Final[Mapping[str, tuple[int, ...]]] = {"shared": (0, 1, 2, 2), "named": (0, 1, 2)}
+"""Of the columns of the tables that all write (template.py)."""
 At = tuple[int, int, int, int]
 """Of a change: its transaction's stamp, and which one it is there."""
 NEVER: Final[At] = (0, 0, 0, 0)
@@ -54,16 +54,18 @@ class Written(NamedTuple):
     by: int
     changes: Sequence[Any]
     seen: Seen
+    writer: str
 
 
 class Register:
     """One row of a table that all write: of each group and of its life the latest stamp, and what it says."""
 
-    __slots__ = ("is_there", "life", "stamps", "values")
+    __slots__ = ("groups", "is_there", "life", "stamps", "values")
 
-    def __init__(self, image: Image | None) -> None:
+    def __init__(self, groups: tuple[int, ...], image: Image | None) -> None:
+        self.groups = groups
         self.values = [] if image is None else list(image)
-        self.stamps = [NEVER] * len(GROUPS)
+        self.stamps = [NEVER] * len(groups)
         self.is_there = image is not None
         self.life = NEVER
 
@@ -71,9 +73,9 @@ class Register:
         if after is not None:
             if not self.values:
                 self.values = list(after)
-            for at, group in enumerate(GROUPS):
+            for at, group in enumerate(self.groups):
                 wrote = before is None or any(
-                    before[one] != after[one] for one, other in enumerate(GROUPS) if other == group
+                    before[one] != after[one] for one, other in enumerate(self.groups) if other == group
                 )
                 if wrote and stamp >= self.stamps[at]:
                     self.values[at], self.stamps[at] = after[at], stamp
@@ -85,17 +87,19 @@ class Register:
 
     def row(self) -> Row:
         """The same as registers.py has it."""
-        stamps = {group: Stamp(*self.stamps[at][:3]) for at, group in enumerate(GROUPS) if self.stamps[at] != NEVER}
+        stamps = {
+            group: Stamp(*self.stamps[at][:3]) for at, group in enumerate(self.groups) if self.stamps[at] != NEVER
+        }
         return Row(tuple(self.values) if self.values else None, self.is_there, Stamp(*self.life[:3]), stamps)
 
 
-def changed_by(op: int, before: Image | None, after: Image | None) -> RowChanged:
+def changed_by(groups: tuple[int, ...], op: int, before: Image | None, after: Image | None) -> RowChanged:
     """One change as registers.py has it."""
     image = before if after is None else after
     assert image is not None
     if before is None or after is None:
-        return RowChanged(op, image, frozenset(GROUPS) if before is None else frozenset())
-    return RowChanged(op, image, frozenset(group for at, group in enumerate(GROUPS) if before[at] != after[at]))
+        return RowChanged(op, image, frozenset(groups) if before is None else frozenset())
+    return RowChanged(op, image, frozenset(group for at, group in enumerate(groups) if before[at] != after[at]))
 
 
 class Site:
@@ -112,6 +116,8 @@ class Site:
         """Origin -> the last of its transactions that was reported as durable here, to whomever."""
         self.most: dict[int, int] = {}
         """Origin -> the last one that the region has ever had."""
+        self.waited = 0
+        """Commits behind which rows waited for a name."""
         self._tables = tables
         self._begin = region.seqno, {table: dict(rows) for table, rows in region.content.rows.items()}
         self._places: Places = {}
@@ -131,6 +137,8 @@ class Site:
         self.lost: list[tuple[int, Any, Lost]] = []
         """What was lost in merges, in transactions of these numbers, of rows of these keys."""
         self._registers: dict[Name, Register] = {}
+        self.removed: Counter[Any] = Counter()
+        """Keys of rows that were removed for their names by its own word, and not of those that are yet to come."""
 
     def look_back(self) -> None:
         """Where it is after it has lost what was not on its disk."""
@@ -160,6 +168,8 @@ class Site:
         self.places[origin] = written.origin_seqno, written.chain
         if written.by:
             self.has[written.by] = written
+        elif written.writer == self.name:
+            self.removed.update(image[0] for image in written.changes[3::4] if image[0] in self.rows["named"])
         for place in range(0, len(written.changes), 4):
             self._change(place // 4, written, *written.changes[place : place + 4])
 
@@ -169,9 +179,10 @@ class Site:
         rows = self.rows[table]
         image = before if after is None else after
         assert image is not None
-        if table == "shared":
-            register = self._registers.setdefault((table, image[0]), Register(rows.get(image[0])))
-            self._note_lost(image[0], register.row(), changed_by(op, before, after), written)
+        if table in GROUPS:
+            groups = GROUPS[table]
+            register = self._registers.setdefault((table, image[0]), Register(groups, rows.get(image[0])))
+            self._note_lost(image[0], groups, register.row(), changed_by(groups, op, before, after), written)
             stamp = written.csn, written.origin, written.origin_seqno, number
             register.take(op, before, after, stamp)
             after = tuple(register.values) if register.is_there else None
@@ -184,18 +195,50 @@ class Site:
         else:
             rows[image[0]] = after
 
-    def _note_lost(self, key: Any, row: Row, change: RowChanged, written: Written) -> None:
+    def _note_lost(self, key: Any, groups: tuple[int, ...], row: Row, change: RowChanged, written: Written) -> None:
         past = self._pasts[written.origin, written.origin_seqno]
         own = written.origin, written.origin_seqno
         stamps = (one for one in row.all_stamps() if one.origin and (one.origin, one.origin_seqno) != own)
         unseen = frozenset(one for one in stamps if past.get(one.origin, 0) < one.origin_seqno)
         stamp = Stamp(written.csn, written.origin, written.origin_seqno)
-        self.lost += [(self.seqno, key, one) for one in lost(row, change, stamp, GROUPS, unseen)]
+        self.lost += [(self.seqno, key, one) for one in lost(row, change, stamp, groups, unseen)]
+
+    def check_rows(self) -> None:
+        """The region has what the journal comes to; of rows with one name it has one, until another transaction says
+        which of them go."""
+        assert self.region.content is not None
+        rows = self.region.content.rows
+        expected = {**self.rows, "named": self.rows["named"]} if "named" in self.rows else self.rows
+        if "named" in expected:
+            here = rows["named"]
+            taken = {image[1] for image in here.values()} - {None}
+            if len(taken) < sum(image[1] is not None for image in here.values()):
+                raise ViolationError("unique", f"{self.name} has rows of one name: {here}")
+            lacking = {key for key, image in expected["named"].items() if key not in here and image[1] in taken}
+            self.waited += bool(lacking)
+            expected["named"] = {key: image for key, image in expected["named"].items() if key not in lacking}
+        if rows != expected:
+            raise ViolationError("I1 rows", _difference(self, rows))
+
+    def check_gave_way(self, *, is_first: bool) -> None:
+        """Each row that was removed for its name was kept once where that was decided. `is_first`: this site was never
+        anything but what it is."""
+        assert self.region.content is not None
+        kept = [one.merged for one in self.region.content.merges if one.merged.lost.what == "unique"]
+        found = Counter(one.key[0] for one in kept)
+        if is_first and found != self.removed:
+            raise ViolationError(
+                "losses", f"{self.name} lacks {dict(self.removed - found)}, has too much {dict(found - self.removed)}"
+            )
 
     def check_lost(self) -> None:
         """Each losing value was kept once."""
         assert self.region.content is not None
-        merges = [(one.merged.seqno, one.merged.key[0], one.merged.lost) for one in self.region.content.merges]
+        merges = [
+            (one.merged.seqno, one.merged.key[0], one.merged.lost)
+            for one in self.region.content.merges
+            if one.merged.lost.what != "unique"
+        ]
         expected, found = Counter(map(repr, self.lost)), Counter(map(repr, merges))
         if expected != found:
             raise ViolationError(
@@ -208,7 +251,7 @@ class SupplierOracle:
 
     def __init__(self, regions: Mapping[str, Region]) -> None:
         tables = {table_of(name).table_id: table_of(name).table for name in regions}
-        tables[shared_table().table_id] = shared_table().table
+        tables |= {one.table_id: one.table for one in (shared_table(), named_table())}
         self.pasts: Pasts = {}
         self.sites = {name: Site(name, region, tables, self.pasts) for name, region in regions.items()}
         self.writers = {
@@ -289,7 +332,7 @@ class SupplierOracle:
             found = list(self.submitted[by])
         elif found:
             by = max((self._by(*found[place : place + 4]) for place in range(0, len(found), 4)), default=0)
-        return Written(kind, origin, origin_seqno, csn, chain, by, found, seen)
+        return Written(kind, origin, origin_seqno, csn, chain, by, found, seen, self.writers.get(origin, ""))
 
     @staticmethod
     def _by(op: int, _table_id: int, argument: Any, values: Any) -> int:
@@ -322,8 +365,7 @@ class SupplierOracle:
             self._learn(site, written)
         self._check_vector(site)
         assert region.content is not None
-        if region.content.rows != site.rows:
-            raise ViolationError("I1 rows", _difference(site, region.content.rows))
+        site.check_rows()
 
     def _note_past(self, site: Site, written: Written) -> None:
         """What its writer had. Its own region may have it later than others, who read its journal."""
@@ -471,6 +513,7 @@ class SupplierOracle:
             raise ViolationError("I3 lost", f"{sorted(lost)} were acknowledged by {name} and are gone")
         self.check_failed(site.name, site.has)
         site.check_lost()
+        site.check_gave_way(is_first=name not in self.were_turned_back)
         for origin, number in site.reported.items():
             if site.places.get(origin, (0, 0))[0] < number:
                 raise ViolationError("I4 honest", f"{number} of {self.writers[origin]} was reported, and is gone")
@@ -494,6 +537,10 @@ class SupplierOracle:
         first, *others = (self.sites[name] for name in names)
         if missing := self.comes_back - first.has.keys():
             raise ViolationError("I3 lost", f"{sorted(missing)} did not come back")
+        for site in self.sites.values():
+            assert site.region.content is not None
+            if site.name in names and site.region.content.rows != site.rows:
+                raise ViolationError("I7 alike", _difference(site, site.region.content.rows))
         for site in others:
             assert first.region.content is not None
             assert site.region.content is not None

@@ -90,7 +90,7 @@ def _all_is_seen() -> list[Change]:
 
 def _all_is_seen_by_large_ones() -> list[Change]:
     """The writer of a large transaction is taken to have seen all that is here."""
-    return [(Merging, "merges_large", lambda self, tables, origin, seen, position: False)]
+    return [(Merging, "merges_large", lambda self, tables, origin, seen, position, removes: False)]
 
 
 def _large_ones_stamp_nothing() -> list[Change]:
@@ -174,6 +174,16 @@ def _merged_is_sent() -> list[Change]:
     return [(source_server.unseen, "as_written", _nothing)]
 
 
+def _no_word() -> list[Change]:
+    """A row that gives way for its name does so here alone."""
+    return [(Merging, "resolver", _nothing)]
+
+
+def _waiting_is_forgotten() -> list[Change]:
+    """Nobody looks for rows that wait for a name."""
+    return [(merging.ModelMerging, "has_waiting", property(lambda self: False))]
+
+
 PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "own transactions are taken back as others'": _own_come_back,
     "a transaction of another one is taken twice": _taken_twice,
@@ -189,5 +199,9 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "a clock does not go on from what others wrote": _clock_of_others,
     "what was only received is reported as applied": _received_is_applied,
     "what a merge came to is sent on": _merged_is_sent,
+    "a row gives way here alone": _no_word,
+    "rows that wait for a name are forgotten": _waiting_is_forgotten,
     "what is about to be committed is called applied": _freed_before_commit,
 }
+FIRST: Final = {"rows that wait for a name are forgotten": 15}
+"""The first seed of those that few worlds find: one has to be restored, and to get back rows of one name."""

@@ -25,7 +25,7 @@ from replicate.roles.writing import held_session, say
 from tests.simulation import regions as model
 from tests.simulation.disk import Disk, Inode
 from tests.simulation.host import DIRECTORIES, directories, entry_of
-from tests.simulation.suppliers.content import Content
+from tests.simulation.suppliers.content import UNIQUE, Content
 from tests.simulation.template import NETWORK, change
 
 NAMES: Final = ("paris", "oslo", "rome", "bern")
@@ -62,6 +62,12 @@ def shared_table() -> TableDefinition:
     """The table that all write: a key and three values, of which the last two stand together (merging.py)."""
     columns = tuple(Column(one, "ANY", False, "BINARY") for one in ("key", "one", "two", "three"))
     return TableDefinition("main", SHARED_PARTITION, "main", "shared", 1, columns, (0,), False, False, True)
+
+
+def named_table() -> TableDefinition:
+    """The other table that all write: a key, a name that no two rows have, and who wrote it."""
+    columns = tuple(Column(one, "ANY", False, "BINARY") for one in ("key", "name", "by"))
+    return TableDefinition("main", SHARED_PARTITION, "main", "named", 1, columns, (0,), False, False, True)
 
 
 def instance_file(name: str, peers: Sequence[str]) -> bytes:
@@ -104,7 +110,7 @@ def fill(names: Sequence[str], regions: Sequence[model.Region], calls: Sequence[
         nonlocal position, catalogue, csn
         door = open_door(replicate.instance.instance.Instance.open(f"/{names[0]}"))
         session = RegionSession(door, "main", adding=True)
-        tables = [*(table_of(name) for name in names), *([shared_table()] if is_shared else [])]
+        tables = [*(table_of(name) for name in names), *([shared_table(), named_table()] if is_shared else [])]
         for table in tables:
             _define(session, table, uuid_of(names[0]))
         session.close()
@@ -147,7 +153,9 @@ def _define(session: RegionSession, table: TableDefinition, writer: bytes) -> No
         content.told_of_writers(REST, [WRITTEN, writer], 1)
         pieces.append(change(Op.REGION, REST, "main", [WRITTEN, writer]))
     for number in range(1, ROWS + 1):
-        image = [number, *[0] * (len(table.columns) - 1)]
+        image: list[Any] = [number, *[0] * (len(table.columns) - 1)]
+        if table.table in UNIQUE:
+            image[UNIQUE[table.table]] = None
         pieces.append(change(Op.INSERT, table.table_id, 0, image))
         content.change(table, Op.INSERT, 0, image)
     session.connection.open().schema += 1

@@ -258,11 +258,13 @@ class SupplierWorld(BaseWorld):
         """What the oracle has counted."""
         self.figures["commits"] += len(self.oracle.truth)
         self.figures["applied"] += self.oracle.applied
-        merges = 0
         for site in self.oracle.sites.values():
             assert site.region.content is not None
-            merges += len(site.region.content.merges)
-        self.figures["values lost in merges"] += merges
+            merges = site.region.content.merges
+            gave_way = sum(one.merged.lost.what == "unique" for one in merges)
+            self.figures["values lost in merges"] += len(merges) - gave_way
+            self.figures["rows that gave way"] += gave_way
+            self.figures["commits behind which rows waited"] += site.waited
 
 
 def template_of(count: int, *, is_shared: bool) -> list[tuple[Disk, Region]]:

@@ -112,12 +112,14 @@ class RowMerger:
         removing: Stamp | None,
         *,
         is_stable: bool = False,
+        removes: bool = False,
     ) -> list[Any] | None:
         """Make a transaction's flat changes; what was done instead, where rows were merged; None where all of it was
         done as it is. `told`: what its writer had seen. `is_shared`: whether several suppliers write a table.
         `removing`: the stamp of our own transaction that would remove rows, which comes behind this one: where two rows
         want one unique value, one of them goes (`removed`). None: we may not have others remove anything, so it waits
-        beside its table. `is_stable`: everybody has it, so only rows with stamps get its own. Raises as
+        beside its table. `is_stable`: everybody has it, so only rows with stamps get its own. `removes`: it removes
+        rows for their unique values, as its changes may not say that are a piece of all. Raises as
         `RowsOfRegion.apply_all`."""
         self.removed.clear()
         pieces: list[_RowPiece] = []
@@ -129,7 +131,7 @@ class RowMerger:
             else:
                 others += changes[place : place + 4]
         unseen = {piece.name: self._unseen(piece, told, stamp.origin) for piece in pieces}
-        removes = _RESOLVED in changes[0::4]
+        removes = removes or _RESOLVED in changes[0::4]
         may_lack = removes and any(map(self._is_lacking, pieces))
         tries_again = bool(pieces) and self.has_waiting
         if not any(unseen.values()) and not may_lack and not tries_again and self._fits(changes, pieces):
@@ -537,9 +539,16 @@ class _Merge:
             other = table_id, key_of(key)
             if other not in self._rows:
                 self._load(other, key)
-                if self._rows[other].newest == NEVER:
+                if self._rows[other].newest == NEVER and self._writes_unique(name):
                     raise  # everybody has that row, and so had the writer of this one
             return other, rival
+
+    def _writes_unique(self, name: tuple[int, bytes]) -> bool:
+        """Whether all unique values of a row are this transaction's. Others may be of one that not everybody has, in a
+        row that was gone, so that nobody minded: this transaction may have brought it back."""
+        merger, stamps = self._merger, self._rows[name].stamps
+        groups = merger._grouped(name[0])[0]
+        return all(stamps.get(groups[at]) == self._stamp for at in merger._unique(name[0]))
 
     def _is_before(self, name: tuple[int, bytes], other: tuple[int, bytes]) -> bool:
         """Whether a row keeps a unique value that another one wants, too: who has had its own longer."""
