@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,11 +13,16 @@ from click.testing import CliRunner
 
 from replicate.admin import subscriptions
 from replicate.audit.query import Query
+from replicate.audit.verify import verify_journal
 from replicate.cli.root import root
 from replicate.door.recovery.opening import SEEDING_MARKER
 from replicate.errors import NotFoundError, UsageError
+from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.model.wish import TableWish
+from replicate.system import failpoint
+from tests.harness import forking
+from tests.harness.instances import lose_pool
 from tests.harness.pair import Pair
 from tests.replicate.admin.test_subscriptions import assert_restricted, write
 from tests.replicate.admin.test_subscriptions import pair as pair
@@ -110,6 +118,48 @@ def test_killed_between_the_mark_and_the_subscription(pair: Pair, monkeypatch: p
     assert_restricted(pair, {1, 2, 3, 4})
     subscriptions.set_(pair.secondary, ["sales"])
     assert flags(pair) == [False, True]
+
+
+def killed_at(step: str, call: Callable[[], object]) -> None:
+    """A process that makes the call dies there, and its pool stays."""
+
+    def live() -> int:
+        failpoint.arm(f"{step}:1:kill")
+        call()
+        return 0
+
+    pids: list[int] = []
+    forking.fork(live, pids.append)
+    _, status = os.waitpid(pids[0], 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, step
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+@pytest.mark.parametrize("is_pool_lost", [True, False])
+@pytest.mark.parametrize(
+    "step",
+    ["switch.before_create", "switch.after_create", "switch.between_words", "subscription.marked", "replace.renamed"],
+)
+def test_killed_at_each_step_the_journal_goes_on(pair: Pair, step: str, is_empty: bool, is_pool_lost: bool) -> None:
+    """Nothing is lost; what is not whole is never called whole; given again, it is done."""
+    pair.seed()
+    if not is_empty:
+        write(pair, "INSERT INTO t0 (v) VALUES (1)")
+        pair.catch_up()
+    killed_at(step, lambda: subscriptions.set_(Instance.open(pair.secondary.path), ["sales"]))
+    if is_pool_lost:
+        lose_pool(pair.secondary)
+    pair.secondary.reload()
+    write(pair, "INSERT INTO t0 (v) VALUES (2)")
+    pair.catch_up()
+    assert_restricted(pair, {1, 2, 3, 4} if pair.secondary.content.held is None else {2})
+    assert pair.secondary.content.held is None or flags(pair)[-1]
+    subscriptions.set_(pair.secondary, ["sales"])
+    write(pair, "INSERT INTO t0 (v) VALUES (3)")
+    pair.catch_up()
+    assert_restricted(pair, {2})
+    assert flags(pair)[-1]
+    assert verify_journal(pair.secondary).findings == ()
 
 
 def test_where_a_seed_was_killed_the_next_one_says_it(pair: Pair) -> None:
