@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, combinations
 from typing import Any
 
 import apsw
@@ -253,13 +253,15 @@ def world(
     large: random.Random | None = None,
     taken: Callable[[Site, list[Values]], None] = lambda _site, _removed: None,
     restored: random.Random | None = None,
+    links: Sequence[tuple[int, int]] | None = None,
 ) -> None:
     """The sites write and send at random, and come to rest. `taken`: is told which rows gave way, after each
     transaction that a site has taken. `large`: draws which transactions are large; `restored`: which site is restored
-    from a backup, and when."""
-    ways = [(one, other) for one in sites for other in sites if one is not other]
+    from a backup, and when. `links`: who is linked with whom, by their places; None: each with each."""
+    pairs = list(combinations(range(len(sites)), 2)) if links is None else links
+    ways = sorted(chain(pairs, (pair[::-1] for pair in pairs)))
     forgets = rng.random() < 0.5
-    restores = _restores(restored, sites, steps) if restored is not None else lambda _now: None
+    restores = _restores(restored, sites, ways, steps) if restored is not None else lambda _now: None
     for now in range(1, steps):
         restores(now)
         if rng.random() < 0.6:
@@ -272,13 +274,16 @@ def world(
                 site.write(statement(rng), now)
         else:
             killed = rng.random() < 0.2
-            _carry(*rng.choice(ways), sites, rng.randint(1, 4), taken, forgets=forgets, is_killed=killed)
+            start, end = rng.choice(ways)
+            _carry(sites[start], sites[end], sites, rng.randint(1, 4), taken, forgets=forgets, is_killed=killed)
     while len({tuple(sorted(site.here.items())) for site in sites}) > 1 or any(site.lacks for site in sites):
-        for way in ways:
-            _carry(*way, sites, 10_000, taken, forgets=forgets)
+        for start, end in ways:
+            _carry(sites[start], sites[end], sites, 10_000, taken, forgets=forgets)
 
 
-def _restores(rng: random.Random, sites: Sequence[Site], steps: int) -> Callable[[int], None]:
+def _restores(
+    rng: random.Random, sites: Sequence[Site], ways: Sequence[tuple[int, int]], steps: int
+) -> Callable[[int], None]:
     """One site is restored, once or twice."""
     site, made = rng.choice(sites), rng.randint(1, steps // 2)
     back = {rng.randint(made + 1, steps - 1) for _ in range(rng.randint(1, 2))}
@@ -288,7 +293,7 @@ def _restores(rng: random.Random, sites: Sequence[Site], steps: int) -> Callable
         if now == made:
             kept.append(site.backup())
         elif now in back:
-            site.restore(kept[0], {other.number for other in sites if other is not site})
+            site.restore(kept[0], {sites[start].number for start, end in ways if sites[end] is site})
 
     return at
 
