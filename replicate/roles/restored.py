@@ -86,8 +86,9 @@ def _settle_shared(instance: Instance, door: Door) -> None:
             rows.begin()
             absorb(rows, door, position.last_seqno, shared_tables(definitions, session.writers()))
             if not (waiting := rows.waiting):
+                rows.finish(position.last_seqno)
                 _settle(instance, door)
-                session.rollback()
+                session.keep()
                 return
             removal = OwnRemoval(session, rows, partial(_partition_of, definitions))
             removal.next_stamp()

@@ -29,7 +29,7 @@ PROGRAM: Final = """
 import json, os, random, sys, time
 import replicate
 from replicate.dbapi import Error
-path, site, writer, file, seed, width, pause_s, names = sys.argv[1:9]
+path, site, writer, file, seed, width, pause_s = sys.argv[1:8]
 dice = random.Random(seed)
 told = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 connection, number = None, 0
@@ -39,7 +39,7 @@ print("ready", flush=True)
 def statement(at):
     table, key = dice.choice([("shared", at), ("named", f"k{at}")])
     n, m = (f"{site}{writer}-{number}-{at}{column}" for column in "nm")
-    name = f"name {dice.randrange(12)}" if names else None
+    name = f"name {dice.randrange(12)}"
     kind = dice.randrange(8)
     if kind < 2:
         return table, f"UPDATE {table} SET n = ? WHERE id = ?", (n, key), (n,)

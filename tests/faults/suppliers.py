@@ -6,8 +6,6 @@ A round is one of ROUNDS: daemons or writers are killed, hosts are lost, lines a
 write on, files come back from a backup, or a machine from a snapshot. After each all must come to rest with equal
 vectors and tables; after an episode, what the journals hold is judged.
 Guarantees: the same seed chooses the same rounds and victims. What a site that is restored had alone, nobody wrote.
-Nor does anybody write unique values in such a round: where two rows want one, the site stops by name before it has all
-back, and is to be copied again (NOT_SUPPORTED).
 Leaves to others: kills at named steps (tests/update_process/test_merging.py), what is judged (supplier_judge.py).
 """
 
@@ -113,15 +111,15 @@ class Three:
 
     # Writers.
 
-    def write(self, *names: str, width: int = 20, pause_s: float = 0.001, unique: bool = True) -> None:
-        """A writer at each of these sites (all), if there is none. `unique`: it gives values that no two rows have."""
+    def write(self, *names: str, width: int = 20, pause_s: float = 0.001) -> None:
+        """A writer at each of these sites (all), if there is none."""
         for name in names or NAMES:
             if name in self._writers:
                 continue
             number = len(self._files) + 1
             file = self._files[name, number] = self.street.directory / f"told-{name}-{number}.jsonl"
             words = (str(self.street.by[name]), name, str(number), str(file), f"{self.dice.random()}")
-            process = self.street.python(PROGRAM, *words, str(width), str(pause_s), "names" if unique else "")
+            process = self.street.python(PROGRAM, *words, str(width), str(pause_s))
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             self._writers[name] = number, process
@@ -308,7 +306,7 @@ class Three:
     def files_come_back(self) -> None:
         """Those of a backup at rest; its applications wait until it takes writes again, and the others write on."""
         name, copy = self.dice.choice(NAMES), self._copy()
-        self.write(unique=False)
+        self.write()
         self.counted(self.load)
         self.lose(name)
         self.street.keep(name, copy)
@@ -316,13 +314,13 @@ class Three:
         self.lose(name)
         self.street.restore(name, copy)
         self.come_up(name)
-        self.write(name, unique=False)
+        self.write(name)
         self.counted(self.load, name)
 
     def machine_is_turned_back(self) -> None:
         """To a snapshot that was taken while all ran. It takes no writes before the others have told it."""
         name, copy = self.dice.choice(NAMES), self._copy()
-        self.write(unique=False)
+        self.write()
         self.counted(self.load)
         with self._standing_still(name):
             self.street.keep(name, copy)
@@ -342,7 +340,7 @@ class Three:
     def _write_until_others_have_it(self, name: str) -> None:
         """What a site that will be restored writes meanwhile, somebody has afterwards."""
         self.come_up(name)
-        self.write(unique=False)
+        self.write()
         self.counted(2 * self.load)
         self.end(name)
         own = {of: last for of, last in self.street.vector(name).items() if of.startswith(f"{name}/")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from replicate.pool.shared_memory import PoolKind
 from replicate.pool.shared_memory import retire as retire_pool
 from replicate.roles.restored import settle, turn_back
 from tests.harness.instances import lose_pool, restore_region, save_region
+from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, run, shared
 from tests.update_process.test_merging import BY_KEY, UNIQUE, merged_at
 from tests.update_process.test_merging_large import NAMED, ROWS
@@ -167,6 +169,23 @@ def test_who_waits_still_goes_before_it_writes_again(three: Suppliers) -> None:
     three.level()
     three.assert_converged()
     assert three.rows("a")["named"] == [("of a", "of b", "b", 3), ("of c", "w", "c", 1)]
+    assert gave_way_at(three, "b") == ["of a"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["append.before_write", "append.after_write", "apply.after_commit"])
+@pytest.mark.parametrize("count", [1, 2], ids=["first", "second"])
+def test_one_that_is_killed_as_it_settles_does_it_again(three: Suppliers, place: str, count: int) -> None:
+    """First it says who it is, then which rows go; and then it takes writes."""
+    call = "replicate.roles.restored:settle"
+    is_killed = kill_at(f"{place}:{count}", call, three.by["b"].path) == -signal.SIGKILL
+    assert is_killed or (place, count) == ("apply.after_commit", 2), "rows are removed once"
+    assert kill_at("", call, three.by["b"].path) == 0
+    assert waiting(three.by["b"]) == 0
+    three.by["b"].reload()
+    run(three, "b", "INSERT INTO named VALUES ('of a', 'of b', 'b', 3)")
+    three.level()
+    three.assert_converged()
     assert gave_way_at(three, "b") == ["of a"]
 
 
