@@ -25,7 +25,7 @@ from replicate.errors import (
 from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import pack_frame, pack_part, read_part
-from replicate.journal.spool import Spool, adopt, remove_orphans
+from replicate.journal.spool import Spool, adopt, large_payload_of, remove_orphans, split
 from replicate.limits import PART_BYTES
 from replicate.model.transaction import Catalogue, Kind
 from tests.harness.journals import INSTANCE, NETWORK, ORIGIN, FrameMaker, ToyJournal, flip
@@ -332,3 +332,17 @@ def test_orphans_are_removed_and_live_spools_are_not(tmp_path: Path) -> None:
     assert set(remove_orphans(tmp_path)) == set(names)
     assert set(os.listdir(tmp_path)) == {os.path.basename(live.path), "durable"}
     live.abort()
+
+
+def test_what_parts_would_be_committed_by_is_known_without_a_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = bytes(range(256)) * (2 * PART_BYTES // 256) + b"the rest"
+    spool = Spool(tmp_path / "one.spool", 7, 5)
+    spool.write(stream)
+    parts = split(stream)
+    assert [len(one) for one in parts] == [PART_BYTES, PART_BYTES, 8]
+    assert list(spool.stream()) == parts
+    monkeypatch.setattr(os, "urandom", lambda count: (5).to_bytes(count, "big"))
+    assert large_payload_of(7, parts, (1, 3)) == spool.commit_payload((1, 3))
+    spool.abort()
