@@ -80,6 +80,7 @@ STEPS: Final = (
     Step("suppliers", "bench_suppliers", ("--rounds", ROUNDS), ("--transactions", "50000"), ("postgresql",)),
     Step("seeing", "bench_seeing", (), ("--rounds", "2")),
     Step("patrol", "bench_patrol", ("--rounds", ROUNDS), ("--rows", "200000")),
+    Step("audit", "bench_audit", ("--rounds", ROUNDS), ("--transactions", "100000")),
     _commit("row", "off"),
     _catch_up("mixed", "gtm"),
     Step("secondary down", "bench_steady", ("--down", "1000000", "--seconds", "20"), ("--down", "200000")),
