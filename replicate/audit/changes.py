@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 from replicate.audit.read import Match, chosen_backwards, large_changes
 from replicate.audit.selection import Chooser, image_names, keys_of
 from replicate.journal.frame import FIXED_ELEMENTS
-from replicate.journal.record import CHANGES_BEGIN
+from replicate.journal.record import CHANGES_BEGIN, content_of
 from replicate.model.transaction import (
     DefinitionChange,
+    History,
     Kind,
     LogComment,
     Op,
@@ -62,6 +63,10 @@ def records_of(match: Match) -> Iterator[ChangeRecord]:
         start = CHANGES_BEGIN.get(body[0])
         if start is None:
             text = str(body[FIXED_ELEMENTS]) if body[0] == Kind.NULL else ""
+            if body[0] == Kind.HISTORY:
+                (history,) = content_of(body[0], body[1], body[FIXED_ELEMENTS:])
+                assert isinstance(history, History)
+                text = told_history(history, match.catalogue.histories)
             yield _record(head, 0, Kind(body[0]).name.lower(), text=text)
             return
         for at in match.chooser.chosen(body, start):
@@ -90,7 +95,7 @@ Head = tuple[int, int, int, str | None, int | None, int]
 def head_of(match: Match) -> Head:
     """seqno, csn, origin, its instance and incarnation, origin_seqno."""
     _, seqno, _, _, origin, origin_seqno, csn = match.body[:FIXED_ELEMENTS]
-    known = next((one for one in match.catalogue.histories if one.origin.key == origin), None)
+    known = history_named(origin, match.catalogue.histories)
     name, incarnation = (None, None) if known is None else (known.name, known.incarnation)
     return seqno, csn, origin, name, incarnation, origin_seqno
 
@@ -152,3 +157,25 @@ def told_of_suppliers(content: Seen | Resolved) -> str:
     if isinstance(content, Resolved):
         return "what stands before it is what changes made at once came to here"
     return ", ".join(f"{origin:08x} to {last}" for origin, last in sorted(content.told.items()))
+
+
+def history_named(origin: int, histories: Sequence[History]) -> History | None:
+    """What opened the incarnation that has that key; None where nobody knows."""
+    return next((one for one in histories if one.origin.key == origin), None)
+
+
+def told_origin(key: str, name: str | None, incarnation: int | None) -> str:
+    """An origin for people: the instance, and which of its incarnations if that is not the first one."""
+    if name is None:
+        return key
+    return name if incarnation == 1 else f"{name} (incarnation {incarnation})"
+
+
+def told_history(history: History, histories: Sequence[History]) -> str:
+    """In words what begins with a history record."""
+    after = ""
+    if key := history.previous_origin:
+        known = history_named(key, histories)
+        named = (None, None) if known is None else (known.name, known.incarnation)
+        after = f" after origin {told_origin(f'{key:08x}', *named)}"
+    return f"{history.name} incarnation {history.incarnation} begins{after}: {history.reason}"

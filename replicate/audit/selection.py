@@ -295,7 +295,7 @@ def row_named(words: Sequence[str], definition: TableDefinition) -> tuple[tuple[
     """The row that an operator means, as `key` and `columns` of a selection: by one word for each column of the table's
     key, which is NULL, X'HEX' (a BLOB), a number, or a text; or by words COLUMN=VALUE, of any columns.
 
-    UsageError for another count of words than the table's key has columns."""
+    UsageError for another count of words than the table's key has columns, and for one that no rowid can be."""
     names = image_names(definition)
     parts = [word.partition("=") for word in words]
     if parts and {name.lower() for name, sign, _ in parts if sign} >= {name.lower() for name, _, _ in parts}:
@@ -309,7 +309,20 @@ def row_named(words: Sequence[str], definition: TableDefinition) -> tuple[tuple[
             f"value{'s' * (len(definition.key) != 1)}, {len(words)} were given",
             do=f"Give, in this order: {', '.join(names[at] for at in definition.key)}; or name columns: {example}",
         )
-    return tuple(map(_meant, words)), ()
+    key = tuple(map(_meant, words))
+    if _is_by_number(definition) and not any(kind is int for kind, _ in key[0]):
+        raise UsageError(
+            f"the key of {definition.table}, {names[definition.key[0]]}, is a whole number, and {words[0]!r} is none",
+            do=f"Give one; or name columns of {', '.join(names)}: COLUMN=VALUE",
+        )
+    return key, ()
+
+
+def _is_by_number(definition: TableDefinition) -> bool:
+    """Whether the key is a rowid, hidden or an INTEGER PRIMARY KEY."""
+    if definition.rowid or definition.without_rowid or definition.is_by_key or len(definition.key) != 1:
+        return definition.rowid
+    return definition.columns[definition.key[0]].type.upper() == "INTEGER"
 
 
 def _meant(word: str) -> KeyValue:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -128,9 +129,29 @@ class Text:
         return text
 
     def _cut(self, line: str, colour: int) -> str:
-        if self._width and len(line) > self._width:
-            line = line[: self._width - 1] + "…"
+        if self._width:
+            line = _cut(line, self._width)
         return f"\x1b[{colour}m{line}\x1b[0m" if self._colour and colour else line
+
+
+def _cut(line: str, width: int) -> str:
+    """At most so many cells of a terminal: a Chinese letter takes two, an accent of its own none."""
+    if len(line) <= width and line.isascii():
+        return line
+    cells, fits = 0, 0
+    for at, letter in enumerate(line):
+        cells += _cells_of(letter)
+        if cells > width:
+            return line[:fits] + "…"
+        if cells < width:
+            fits = at + 1
+    return line
+
+
+def _cells_of(letter: str) -> int:
+    if unicodedata.combining(letter):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in ("W", "F") else 1
 
 
 def printable(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgpack
 
-from replicate.audit.changes import told_of_suppliers
+from replicate.audit.changes import history_named, told_history, told_of_suppliers, told_origin
 from replicate.audit.query import Matches, Query, find
 from replicate.audit.read import Match, flat_parts
 from replicate.audit.selection import EVERYTHING, Chooser
@@ -103,7 +103,7 @@ class ShownTransaction:
         of = f"{told} of " if told != count else ""
         yield (
             f"{self.seqno}  {self.kind}  {readable(self.csn)}  "
-            f"origin {_origin(self.origin, self.origin_name, self.origin_incarnation)}/{self.origin_seqno}  "
+            f"origin {told_origin(self.origin, self.origin_name, self.origin_incarnation)}/{self.origin_seqno}  "
             f"durable {self.mark}  chain {self.chain}  {self.frame_bytes} bytes  {of}{count} change{'s' * (count != 1)}"
         )
         for change in self.changes:
@@ -175,7 +175,7 @@ def shown(transaction: Transaction, frame_bytes: int, catalogue: Catalogue) -> S
 
 def _shown(transaction: Transaction, frame_bytes: int, catalogue: Catalogue, change_count: int) -> ShownTransaction:
     definitions = catalogue.definitions
-    history = _history(transaction.origin, catalogue.histories)
+    history = history_named(transaction.origin, catalogue.histories)
     return ShownTransaction(
         transaction.seqno,
         transaction.kind.name,
@@ -212,31 +212,11 @@ def shown_parts(
             yield replace(commit, kind="PART", frame_bytes=frame_bytes, change_count=len(flat) >> 2, changes=chosen)
 
 
-def _history(origin: int, histories: Sequence[History]) -> History | None:
-    return next((one for one in histories if one.origin.key == origin), None)
-
-
-def _origin(key: str, name: str | None, incarnation: int | None) -> str:
-    """An origin for people: the instance, and which of its incarnations if that is not the first one."""
-    if name is None:
-        return key
-    return name if incarnation == 1 else f"{name} (incarnation {incarnation})"
-
-
-def _begins(history: History, histories: Sequence[History]) -> str:
-    after = ""
-    if key := history.previous_origin:
-        known = _history(key, histories)
-        named = (None, None) if known is None else (known.name, known.incarnation)
-        after = f" after origin {_origin(f'{key:08x}', *named)}"
-    return f"{history.name} incarnation {history.incarnation} begins{after}: {history.reason}"
-
-
 def _change(
     content: Content, definitions: Mapping[int, TableDefinition], histories: Sequence[History] = ()
 ) -> ShownChange:
     if isinstance(content, History):
-        return ShownChange("HISTORY", "", _begins(content, histories))
+        return ShownChange("HISTORY", "", told_history(content, histories))
     if isinstance(content, RowChange):
         definition = definitions.get(content.table_id)
         return ShownChange(

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -292,7 +293,11 @@ def show(
         elif kind == "csv":
             _print(_csv_lines(matches, named, newest_first=newest_first), out)
         else:
-            _print(_text_lines(matches, newest_first=newest_first, is_file=out is not None), out)
+            lines = _text_lines(matches, newest_first=newest_first, is_file=out is not None)
+            first = next(lines, None)
+            _print(lines if first is None else chain([first], lines), out)
+            if first is None:
+                click.echo("Note: the journal holds nothing of that.", err=True)
 
 
 def _columns(text: str | None) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import pytest
 
 from replicate.audit.selection import Chooser, Selection, is_key, keys_of, ops_named, origins_named, row_named
 from replicate.errors import JournalDamagedError, NotFoundError, UsageError
-from replicate.model.transaction import History, Op, mask_of
+from replicate.model.transaction import History, Op, TableDefinition, mask_of
 from replicate.model.vector import SynchronizationVector
 from tests.harness.journals import INSTANCE, make_definition
 
@@ -40,6 +40,26 @@ def test_a_key_of_two_columns_is_given_in_the_order_of_the_key() -> None:
     with pytest.raises(UsageError, match="the key of double has 2 values, 1 were given") as caught:
         row_named(["a"], DOUBLE)
     assert caught.value.do == "Give, in this order: c2, c0; or name columns: c0=VALUE, c1=VALUE"
+
+
+NUMBERED = replace(PLAIN, columns=(replace(PLAIN.columns[0], type="integer"), *PLAIN.columns[1:]))
+
+
+@pytest.mark.parametrize("definition", [make_definition(rowid=True), NUMBERED])
+def test_a_rowid_is_a_whole_number(definition: TableDefinition) -> None:
+    for word in ("7", "7.0", "-7"):
+        assert is_key(row_named([word], definition)[0], (int(float(word)),))
+    for word in ("7.5", "x", "NULL", "colour=red", "X'07'"):
+        with pytest.raises(UsageError, match="is a whole number") as caught:
+            row_named([word], definition)
+        assert "c0, c1, c2: COLUMN=VALUE" in caught.value.do
+    assert row_named(["c1=x"], definition)[1] == ("c1",)
+
+
+@pytest.mark.parametrize("definition", [replace(NUMBERED, without_rowid=True), replace(NUMBERED, key=(0, 1)), DOUBLE])
+def test_what_only_looks_like_a_rowid_may_hold_anything(definition: TableDefinition) -> None:
+    words = ["x"] * len(definition.key)
+    assert is_key(row_named(words, definition)[0], words)
 
 
 def test_the_keys_of_a_change() -> None:

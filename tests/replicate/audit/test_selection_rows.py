@@ -116,7 +116,7 @@ def test_a_row_by_its_columns() -> None:
     key, columns = row_named(["c1=a=b", "c0=NULL"], definition)
     assert columns == ("c1", "c0")
     assert ("a=b" in {value for _, value in key[0]}, None in {value for _, value in key[1]}) == (True, True)
-    assert row_named(["other=5"], definition)[1] == ()  # a value: there is no such column
+    assert row_named(["other=5"], make_definition("t"))[1] == ()  # a value: there is no such column
     with pytest.raises(UsageError, match="the key of t has 1 value, 2 were given") as caught:
         row_named(["c1=5", "6"], definition)
     assert f"or name columns: {names[0]}=VALUE" in str(caught.value.do)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import unicodedata
 
 import msgpack
 import pytest
@@ -33,9 +34,34 @@ def test_an_update_is_told_as_what_has_changed() -> None:
 @given(st.text(), st.binary(), st.integers(12, 60))
 def test_a_line_holds_no_control_character_and_is_as_wide_as_the_terminal(text: str, data: bytes, width: int) -> None:
     line = Text(width).line(a_record("insert", None, (text, data, msgpack.ExtType(1, data))))
-    assert len(line) <= width
+    assert cells(line) <= width
     assert line.isprintable()
     assert printable(text).isprintable()
+
+
+def cells(line: str) -> int:
+    """Of a terminal, as wcwidth counts them."""
+    return sum(0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF") for one in line)
+
+
+@pytest.mark.parametrize(
+    ("note", "room", "end"),
+    [
+        ("abcdef", 8, "note='abcdef')"),
+        ("abcdef", 7, "note='abcdef…"),
+        ("漢字漢字", 10, "note='漢字漢字')"),
+        ("漢字漢字", 9, "note='漢字漢字…"),
+        ("漢字漢字", 8, "note='漢字漢…"),
+        ("漢字漢字", 7, "note='漢字漢…"),
+        ("e\u0301" * 6, 8, "note='" + "e\u0301" * 6 + "')"),
+    ],
+)
+def test_wide_letters_are_counted_as_a_terminal_shows_them(note: str, room: int, end: str) -> None:
+    """`room`: cells from the note's first letter on."""
+    width = Text().line(a_record("insert", None, (1, "a", note))).index(note) + room
+    line = Text(width).line(a_record("insert", None, (1, "a", note)))
+    assert line.endswith(end), line
+    assert cells(line) <= width
 
 
 def test_a_terminal_has_colours() -> None:

@@ -67,6 +67,17 @@ def test_show_for_people(primary: Instance) -> None:
     assert lines("show", "--key", "10", "--table", "t")[0].startswith("4  20")
 
 
+def test_show_says_what_begins_and_where_there_is_nothing(primary: Instance, tmp_path: Path) -> None:
+    (head, told) = lines("show", "--to", "1")
+    assert head.startswith("1  20")
+    assert told == "    HISTORY  alpha incarnation 1 begins: a new instance"
+    found = audit("show", "--table", "t", "--key", "77")
+    assert (found.stdout, found.stderr) == ("", "Note: the journal holds nothing of that.\n")
+    out = tmp_path / "nothing.txt"
+    assert audit("show", "--comment", "none", "--out", str(out)).stderr.startswith("Note: ")
+    assert out.read_text() == ""
+
+
 def test_show_for_programs(primary: Instance, tmp_path: Path) -> None:
     shown = [json.loads(line) for line in lines("show", "--format", "jsonl", "--op", "update")]
     assert [(one["seqno"], one["changes"][0]["after"]) for one in shown] == [(4, [10, "b"])]
@@ -177,6 +188,8 @@ def test_what_stands_before_damage_is_told_first(primary: Instance) -> None:
         (["show", "--journal", "/nowhere"], "there is no such directory"),
         (["count", "--by", "colour"], "nothing is counted by 'colour'"),
         (["row", "t", "1", "2"], "the key of t has 1 value, 2 were given"),
+        (["row", "t", "colour=red"], "the key of t, id, is a whole number, and 'colour=red' is none"),
+        (["show", "--table", "t", "--key", "NULL"], "the key of t, id, is a whole number, and 'NULL' is none"),
         (["undo", "--from", "1", "--to", "2"], "transaction 2 changes the schema"),
         (["undo", "--key", "99", "--table", "t"], "no row is changed by what is asked for"),
         (["follow", "--to", "9"], "--to has no meaning"),
