@@ -29,7 +29,10 @@ ROWS = 20
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    made = SmallDisk(tmp_path, "tmpfs")
+    try:
+        made = SmallDisk(tmp_path, "tmpfs")
+    except AssertionError:
+        pytest.skip("cannot mount a small tmpfs")
     try:
         yield made
     finally:
