@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 CONFLICTS_SHOWN: Final = 20
 """More are counted: the whole file may be one, and --json has all."""
 
+VALUE_CHARACTERS_SHOWN: Final = 60
+"""Of each value in a conflict: a picture in a column must not fill the terminal."""
+
 file_argument = click.argument("file", type=click.Path(path_type=Path))
 
 
@@ -137,8 +140,15 @@ def _conflict(one: LostConflict) -> list[str]:
     lines = [f"conflict at {one.seqno}: {one.kind}: {which}{one.reason}"]
     for what, image in (("expected", one.expected), ("found", one.found), ("wanted", one.after)):
         if image is not None:
-            lines.append(f"    {what}: " + ", ".join(f"{n}={v!r}" for n, v in zip(one.columns, image, strict=False)))
+            values = ", ".join(f"{name}={_value(value)}" for name, value in zip(one.columns, image, strict=False))
+            lines.append(f"    {what}: {values}")
     return lines
+
+
+def _value(value: object) -> str:
+    """As `lost show` has it. --json has it whole."""
+    text = "NULL" if value is None else repr(value)
+    return text if len(text) <= VALUE_CHARACTERS_SHOWN else text[:VALUE_CHARACTERS_SHOWN] + "…"
 
 
 @lost.command()

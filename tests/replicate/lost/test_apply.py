@@ -436,6 +436,23 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert command("-i", str(sites.secondary.path), "lost", "list")[0] == 0
 
 
+def test_of_a_conflict_nulls_are_told_as_such_and_long_values_in_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sites = make(tmp_path)
+    path = lose(
+        sites,
+        ["INSERT INTO account(owner) VALUES ('theirs')"],
+        here=("INSERT INTO account(owner, note) VALUES ('ours', zeroblob(100000))",),
+    )
+    assert main.run(["-i", str(sites.primary.path), "lost", "apply", str(path)]) == 1
+    found, wanted = (line for line in capsys.readouterr().out.splitlines() if line.startswith("    "))
+    assert found.endswith("…")
+    assert len(found) < 200
+    assert "note=b'" in found
+    assert wanted.endswith("note=NULL")
+
+
 def command_line(path: Path) -> str:
     head = json.loads(path.read_text().splitlines()[0])
     return f"rollback of east, {head['written']}: 2 of 2 wait"
