@@ -95,7 +95,7 @@ class Returning:
                 self.problem = problem
                 await trio.sleep(AGAIN_S)
             else:
-                self.problem = ""
+                self._barred, self.problem = 0, ""
                 self._context.log.warning("filled again by itself", seqno=seeded.seqno, regions=list(seeded.regions))
 
     def _wants_copy(self) -> bool:

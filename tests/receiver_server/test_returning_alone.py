@@ -13,12 +13,13 @@ from receiver_server import returning as module
 from receiver_server.returning import Returning
 from replicate.daemon.daemon import DaemonContext
 from replicate.door.recovery.opening import ROLLBACK_MARKER
-from replicate.errors import ConflictError, DiskFullError
+from replicate.errors import ConflictError, DiskFullError, PeerUnreachableError
 from replicate.instance.instance import Instance
 from replicate.roles.role import become_primary, become_secondary
 from replicate.roles.rollback import rollback
 from replicate.roles.verdict import note_verdict
 from replicate.settings.load import Config
+from replicate.transfer.seed.install import Seeded
 from tests.harness.pair import assert_equal
 from tests.harness.parted import carried
 from tests.harness.servers import ListLog
@@ -163,6 +164,52 @@ def test_across_a_schema_change_it_says_how_to_seed(sites: Sites) -> None:
     assert last(sites) == before
     assert len(list(sites.directory.glob("east-lost-*.jsonl"))) == 1, "it is there all the same"
     sites.seed(restart=True)
+    follows(sites)
+
+
+def barred(sites: Sites, settings: dict[str, object]) -> Daemon:
+    """It has gone as far back as it can: what it has more changes the schema."""
+    connection = sites.connect()
+    connection.execute("ALTER TABLE entry ADD COLUMN more")
+    connection.commit()
+    connection.close()
+    part(sites, 1)
+    note(sites)
+    daemon = Daemon(sites.secondary, settings)
+    assert "cannot be taken back" in daemon.go_back()
+    return daemon
+
+
+def test_across_a_schema_change_a_copy_is_asked_for_until_it_comes(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = barred(sites, {**BY_ITSELF, "receiver.auto_seed": "true"})
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    tries: list[bool] = []
+
+    def asked(instance: Instance, source: str | None, *, restart: bool, told: Any) -> Any:
+        tries.append(restart)
+        if len(tries) < 3:
+            raise PeerUnreachableError("no source has connected")
+        return Seeded(7, ("main",), 1)
+
+    monkeypatch.setattr(module, "seed_over_connection", asked)
+    trio.run(daemon.returning.fill_again)
+    assert (tries, daemon.returning.problem) == ([True] * 3, "")
+    events = [event for _, event, _ in daemon.log.lines]
+    assert events.count("could not be filled again by itself") == 1, "the same is said once"
+    assert events[-1] == "filled again by itself"
+
+
+def test_no_copy_is_asked_for_where_none_is_wanted(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where that is not set; and where an operator's own seed was quicker, which is another incarnation."""
+    daemon = barred(sites, {**BY_ITSELF, "receiver.auto_seed": "true"})
+    monkeypatch.setattr(module, "seed_over_connection", None)  # to be called is an error
+    without = Daemon(sites.secondary)
+    assert "cannot be taken back" in without.go_back()
+    trio.run(without.returning.fill_again)
+    sites.seed(restart=True)
+    trio.run(daemon.returning.fill_again)
     follows(sites)
 
 
