@@ -12,13 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import source_server.link
+from replicate.admin.subscriptions import set_
+from replicate.errors import BusyError
 from replicate.journal.record import read_part
 from replicate.limits import PARTITION_NONE
 from replicate.model.partitions import MOVED_EMPTY
 from replicate.model.transaction import Op, TableDefinition
 from replicate.region.protocol import CapturedChanges
 from tests.simulation import actors
-from tests.simulation.host import REGIONS
+from tests.simulation.host import REGIONS, SimulatedInstance
 from tests.simulation.parts.climate import PARTITIONS
 from tests.simulation.parts.template import define, definition_of, name_of
 from tests.simulation.template import change
@@ -123,6 +125,20 @@ class PartsWriter(actors.Writer):
 
 async def writer(world: Any) -> None:
     await PartsWriter(world).run()
+
+
+async def operator(world: Any) -> None:
+    """The secondary's: wants less from some moment on, and says so until it is done."""
+    climate = world.climate
+    await world.kernel.sleep(max(0.0, climate.gives_up_s - world.kernel.now))
+    while True:
+        try:
+            set_(SimulatedInstance.open("/oslo"), list(map(str, climate.left)))
+        except BusyError:
+            await world.kernel.sleep(0.2)
+            continue
+        world.figures["subscriptions given up in part"] += 1
+        await world.kernel.suspend()
 
 
 @contextlib.contextmanager

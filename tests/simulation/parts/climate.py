@@ -1,5 +1,5 @@
 """What kind of world with partitions a seed draws: as ../climate.py has it, and which tables there are, which partition
-each is in, what the secondary subscribes to, and how often a table is put into another one.
+each is in, what the secondary subscribes to and gives up, and how often a table is put into another one.
 
 Guarantees: everything follows from the dice. Refuses to know: what a fault does.
 """
@@ -28,6 +28,9 @@ class PartsClimate(Climate):
     move_share: float = 0.0
     define_share: float = 0.0
     """Of transactions, for each region."""
+    left: tuple[int, ...] | None = None
+    """What an operator of the secondary leaves of it, after `gives_up_s` seconds; None: all."""
+    gives_up_s: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,12 +46,24 @@ class PartsClimate(Climate):
         self.define_share = dice.choice([0.06, 0.06, 0.3])
         self.move_share = dice.choice([0.0, 0.0, 0.1, 0.3])
 
+        apart = random.Random(f"{self.placed} {self.wanted} {self.ends_s}")  # the dice of before stay as they were
+        share = 0.8 if self.wanted is None else 0.25
+        if apart.random() < share and (self.wanted is None or len(self.wanted) > 1):
+            there = list(range(1, 1 + PARTITIONS)) if self.wanted is None else list(self.wanted)
+            self.left = tuple(sorted(apart.sample(there, apart.randrange(1, len(there)))))
+            self.gives_up_s = apart.random() * self.ends_s
+
     def holds(self, partition: int) -> bool:
-        """Whether the secondary gets the rows that are written while their table is in that partition."""
+        """Whether the secondary gets, at first, the rows that are written while their table is in that partition."""
         return partition != PARTITION_NONE and (self.wanted is None or partition in self.wanted)
+
+    def stays(self, partition: int) -> bool:
+        """Whether it gets them to the end."""
+        return self.holds(partition) and (self.left is None or partition in self.left)
 
     def may_move(self, before: int, after: int) -> bool:
         """Whether a table may go from one to the other without a seed. One is put into NONE only where the source looks
         at tables anyway: a command says so in the instance file."""
         looks = self.wanted is not None or any(partition == PARTITION_NONE for _, partition in self.placed)
-        return (looks or after != PARTITION_NONE) and (self.holds(before) or not self.holds(after))
+        is_safe = (self.holds(before) or not self.holds(after)) and (self.stays(before) or not self.stays(after))
+        return is_safe and (looks or after != PARTITION_NONE)

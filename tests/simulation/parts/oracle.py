@@ -1,41 +1,48 @@
 """What must be true where the secondary subscribes to some partitions: it is the primary restricted, and what it does
 not get never leaves. What else ../oracle.py has holds, too.
 
-A row belongs to the partition that its table was in when it was written.
+A row belongs to the partition that its table was in when it was written. What the secondary gives up on the way stays
+as it was: of each of its tables the first rows, in their order. Segments of its journal that do not say that they have
+not all have all.
 Guarantees: as there. Refuses to know: how anything is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain as flatten
-from typing import Any
+from typing import Any, Final
 
 from replicate.errors import JournalDamagedError
 from replicate.filters.selection import changes_in
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import changes_of, decode_batch, read_head
+from replicate.limits import PARTITION_NONE
 from replicate.model.transaction import Op
 from tests.simulation.oracle import Lane, Oracle, ViolationError
-from tests.simulation.parts.climate import PARTITIONS
+from tests.simulation.parts.climate import PARTITIONS, PartsClimate
 from tests.simulation.regions import Pending, Region
+
+_INSERT: Final = int(Op.INSERT)
 
 
 class PartsOracle(Oracle):
-    """`partition_of`: row -> its partition. `holds`: whether the secondary gets it."""
+    """`partition_of`: row -> its partition. `table_of`: row -> its table. `climate`: says what the secondary gets."""
 
     def __init__(
         self,
         primary: list[Region],
         secondary: list[Region],
         partition_of: Mapping[int, int],
-        holds: Callable[[int], bool],
+        table_of: Mapping[int, int],
+        climate: PartsClimate,
     ) -> None:
         super().__init__(primary, secondary)
         self.partition_of = dict(partition_of)
         self.kept_back = 0
         """Rows that never left, so far."""
-        self._holds = holds
+        self._climate = climate
+        self._table_of = table_of
         self._whole: dict[int, list[int]] = {}
         """Row -> all rows of its transaction in its region."""
         self._was: dict[int, list[int]] = {lane.primary.number: [] for lane in self.lanes}
@@ -48,11 +55,15 @@ class PartsOracle(Oracle):
         """With what a seed brings, all records say the same."""
 
     def holds(self, row: int) -> bool:
-        """Whether the secondary gets that row."""
-        return self._holds(self.partition_of[row])
+        """Whether the secondary gets that row, at first."""
+        return self._climate.holds(self.partition_of[row])
 
-    def _wanted(self, rows: Sequence[int]) -> list[int]:
-        return [row for row in rows if self.holds(row)]
+    def stays(self, row: int) -> bool:
+        """Whether it gets such rows to the end."""
+        return self._climate.stays(self.partition_of[row])
+
+    def _staying(self, rows: Sequence[int]) -> list[int]:
+        return [row for row in rows if self.stays(row)]
 
     # What is told.
 
@@ -60,7 +71,7 @@ class PartsOracle(Oracle):
         """A writer is about to commit these rows, whose partitions are known."""
         for number, rows in parts.items():
             self._whole.update(dict.fromkeys(rows, rows))
-            if there := self._wanted(rows):
+            if there := self._staying(rows):
                 self.lanes[number].ends.add(there[-1])
         self.transactions.append(tuple(tuple(parts[number]) for number in sorted(parts)))
 
@@ -106,21 +117,38 @@ class PartsOracle(Oracle):
         lane = self.lanes[region.number]
         if leaked := [row for row in pending.rows if not self.holds(row)]:
             raise ViolationError("partition", f"rows {leaked} came, and their partition is not wanted")
-        start = len(region.rows) - len(pending.rows)
         for row in pending.rows:
             if row not in lane.truth:  # the primary has it in its journal, and redoes it in its region later
                 self._comes_again(lane, row)
-        known = self._wanted(lane.truth)[start : start + len(pending.rows)]
-        if known != pending.rows:
-            raise ViolationError("I1 order", f"at place {start} {known} should stand, {pending.rows} were applied")
-        if pending.rows:
-            last = pending.rows[-1]
+        self._check_rows(lane, f"{pending.rows} were applied")
+        if staying := self._staying(pending.rows):
+            last = staying[-1]
             if last not in lane.ends:
                 raise ViolationError("I2 prefix", f"the secondary shows a part of a transaction: {pending.rows}")
             last = self._whole.get(last, [last])[-1]
             lane.fixed = max(lane.fixed, lane.truth.index(last) + 1)
         self.applied += len(pending.rows)
         self.most_applied_seqno = max(self.most_applied_seqno, min(one.secondary.seqno for one in self.lanes))
+
+    def _check_rows(self, lane: Lane, told: str) -> None:
+        """What is there is the beginning of what should come: of what it gets to the end, and of each table for itself;
+        all in the primary's order."""
+        rows, place = lane.secondary.rows, {row: at for at, row in enumerate(lane.truth)}
+        if lost := [row for row in rows if row not in place]:
+            raise ViolationError("I2 prefix", f"rows {lost} are there, and not on the primary ({told})")
+        if rows != sorted(rows, key=place.__getitem__):
+            raise ViolationError("I1 order", f"{rows} stand there, in another order than on the primary ({told})")
+        there = self._staying(rows)
+        if there != (wanted := self._staying(lane.truth)[: len(there)]):
+            raise ViolationError("I1 order", f"{wanted} should stand there, not {there} ({told})")
+        given_up = {self._table_of[row] for row in rows if not self.stays(row)}
+        for table in given_up:
+            there, wanted = (
+                [row for row in some if self._table_of[row] == table and self.holds(row) and not self.stays(row)]
+                for some in (rows, lane.truth)
+            )
+            if there != wanted[: len(there)]:
+                raise ViolationError("I1 order", f"of table {table} {wanted} should stand there, not {there} ({told})")
 
     def _comes_again(self, lane: Lane, row: int) -> None:
         """What stood before it is durable, too, whoever gets it."""
@@ -143,6 +171,17 @@ class PartsOracle(Oracle):
         changes = list(flatten.from_iterable(changes_in(large.parts())))
         self.note_frame(head.seqno, head.origin, head.origin_seqno, changes)
 
+    def check_unmarked(self, seqno: int, changes: Sequence[Any]) -> None:
+        """A transaction in a segment of the secondary's that says nothing: it has all that leaves the primary."""
+        if seqno not in self._frames:
+            return
+        rows = [image[0] for op, image in zip(changes[0::4], changes[3::4], strict=True) if op == _INSERT]
+        found = {self.partition_of[row] for row in rows}
+        if found != (whole := set(self._frames[seqno][2]) - {PARTITION_NONE}):
+            raise ViolationError(
+                "unmarked", f"transaction {seqno} has rows of {sorted(found)}, not of {sorted(whole)}, and says nothing"
+            )
+
     def check_secondary(self, last_seqno: int) -> None:
         """The secondary has recovered, and its journal ends there."""
         for lane in self.lanes:
@@ -153,8 +192,7 @@ class PartsOracle(Oracle):
                 )
             if region.seqno != last_seqno:
                 raise ViolationError("I2 prefix", f"a region holds {region.seqno}, the journal ends with {last_seqno}")
-            if region.rows != self._wanted(lane.truth)[: len(region.rows)]:
-                raise ViolationError("I2 prefix", "the secondary's rows are no prefix of what it gets of the primary's")
+            self._check_rows(lane, "recovered")
             self._check_records(region)
         self._check_whole(set().union(*(lane.secondary.present for lane in self.lanes)), is_secondary=True)
         self.kept_back = sum(not self.holds(row) for lane in self.lanes for row in lane.truth)
@@ -162,7 +200,7 @@ class PartsOracle(Oracle):
     def _check_whole(self, present: set[int], *, is_secondary: bool = False) -> None:
         for parts in self.transactions:
             rows = list(flatten.from_iterable(parts))
-            rows = self._wanted(rows) if is_secondary else rows
+            rows = self._staying(rows) if is_secondary else rows
             there = present.intersection(rows)
             if there and len(there) < len(rows):
                 raise ViolationError("I2 whole", f"of the transaction with rows {rows} only {sorted(there)} are there")
@@ -176,7 +214,7 @@ class PartsOracle(Oracle):
             if seqno not in self._frames:  # pruned before anybody looked
                 break
             origin, origin_seqno, partitions, has_more = self._frames[seqno]
-            for partition in filter(self._holds, range(1, 1 + PARTITIONS)):
+            for partition in filter(self._climate.stays, range(1, 1 + PARTITIONS)):
                 if partition in partitions:
                     least.setdefault((origin, partition), origin_seqno)
                 if partition in partitions or has_more:

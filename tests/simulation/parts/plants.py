@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import replicate.door.door
 import replicate.filters.selection
 import update_process.routes
 from replicate.journal import sections
@@ -81,6 +82,11 @@ def _records_stay() -> list[Change]:
     return [(update_process.routes.Routes, "partition_of", lambda *_: None)]
 
 
+def _not_marked() -> list[Change]:
+    """A secondary that gives up some of what it had does not say so in its journal."""
+    return [(replicate.door.door.Door, "begin_partial", lambda _self: None)]
+
+
 PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "parts: rows in NONE leave": _none_leaves,
     "parts: a moved table goes as before": _where_it_was,
@@ -90,6 +96,7 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "parts: a large transaction goes whole for one of its partitions": _large_goes_whole,
     "parts: what a large transaction defines is not learnt": _large_is_not_learnt,
     "parts: a partition's record stays behind its rows": _records_stay,
+    "parts: a journal does not say that it has not all": _not_marked,
 }
 
 
@@ -102,5 +109,6 @@ FOUND: Final[dict[str, tuple[str, int]]] = {
     "parts: a large transaction goes whole for one of its partitions": ("liveness", 9),
     "parts: what a large transaction defines is not learnt": ("safety", 48),
     "parts: a partition's record stays behind its rows": ("safety", 3),
+    "parts: a journal does not say that it has not all": ("liveness", 7),
 }
 """The first world that finds each."""

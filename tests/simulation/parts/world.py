@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from replicate.door.recovery.opening import make_chain
+from replicate.journal.chain import Chain
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import changes_of, decode_batch
 from replicate.journal.walk import walk
@@ -64,7 +65,8 @@ class PartsWorld(World):
         self.hosts = (self.primary, self.secondary)
         self.network.join(self.hosts)
         partition_of = {row: self.climate.placed[number][1] for row, number in self.table_of.items()}
-        self.oracle = PartsOracle(self.primary.regions, self.secondary.regions, partition_of, self.climate.holds)
+        regions = self.primary.regions, self.secondary.regions
+        self.oracle = PartsOracle(*regions, partition_of, self.table_of, self.climate)
         self.faults = Faults(self, self.climate)
 
     def watched(self) -> AbstractContextManager[None]:
@@ -74,16 +76,31 @@ class PartsWorld(World):
     def actors_of(self, host: Host) -> list[tuple[str, Main]]:
         """Those of a world without, but for what the writers write."""
         there = super().actors_of(host)
+        if host is self.secondary and self.climate.left is not None:
+            there.append(("operator", actors.operator))
         return [(name, actors.writer if name.startswith("writer") else main) for name, main in there]
 
     def look(self, host: Host, door: Any, last_seqno: int) -> None:
         """The host has recovered."""
         super().look(host, door, last_seqno)
-        if host is self.primary:
-            self._note_frames(door, last_seqno)
-
-    def _note_frames(self, door: Any, last_seqno: int) -> None:
         chain = make_chain(door.instance)
+        if host is self.primary:
+            self._note_frames(chain, last_seqno)
+            return
+        for number in chain.first_seqnos():
+            if not chain.segment(number).header.is_partial:
+                self._look_at_unmarked(chain, number)
+
+    def _look_at_unmarked(self, chain: Chain, first_seqno: int) -> None:
+        with chain.open(first_seqno) as segment:
+            if segment.header.adopted:
+                return  # its parts are proven by the frame that commits them
+            begin, end = segment.read_catalogue()[1], segment.scan().end_offset
+            for body in decode_batch(segment.read_some(end - begin, begin))[2::3]:
+                self.oracle.check_unmarked(body[1], changes_of(body))
+        self.figures["unmarked segments judged"] += 1
+
+    def _note_frames(self, chain: Chain, last_seqno: int) -> None:
         reader = ChainReader(chain, chain.oldest_seqno())
         try:
             while (found := reader.read(1 << 20, last_seqno)) is not None:
