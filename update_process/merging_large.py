@@ -39,6 +39,8 @@ class ArrivingLarge(LargeApply):
         """The change that tells what its writer had seen, if there is one."""
         self.removes = False
         """Whether it removes rows for their unique values."""
+        self.removes_only = True
+        """Whether it does nothing else to rows."""
         super().__init__(seqno, spool, self._look)
 
     def _look(self, changes: Sequence[Any]) -> None:
@@ -46,6 +48,7 @@ class ArrivingLarge(LargeApply):
             op = changes[place]
             if op in ROW_OPS:
                 self.tables.add(changes[place + 1])
+                self.removes_only = self.removes_only and op == Op.DELETE
             elif op == Op.RESOLVED:
                 self.removes = True
             elif op == Op.SEEN:

@@ -626,7 +626,8 @@ class SupplierApplier:
                 self._merging.give_way(before, removed, done)
                 return Waiting.MORE
             position = large.finish(frame, decode_batch(frame)[2], before)
-            removers = {(head.origin, one) for one in partitions_of(frame)} if large.removes else frozenset()
+            is_remover = large.removes and large.removes_only
+            removers = {(head.origin, one) for one in partitions_of(frame)} if is_remover else frozenset()
             self._refuse_others(before, position, removers)
             turn.commit(position, done)
         except (ConflictError, NotSupportedError, NotWriterError) as error:

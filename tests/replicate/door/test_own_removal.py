@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from replicate.door import own_removal
+from replicate.door.own_removal import REMOVES
+from replicate.errors import NotWriterError
 from replicate.journal.record import read_head
 from replicate.journal.written import told_and_written
 from replicate.model.transaction import Kind, Op
@@ -97,6 +101,26 @@ def test_a_site_that_may_not_write_there_removes_it(tmp_path: Path) -> None:
     three.carry("c", "a")
     three.level()
     assert_it_gave_way(three, SIZES[1])
+
+
+def test_who_removes_it_may_write_nothing_else_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it writes beside all rules stops the others by name."""
+    three = Suppliers.create(tmp_path, 3, schema=BY_KEY)
+    share(three.by["a"], "DEFAULT", "b", keys_chosen=True, timeout_s=30)
+    three.level()
+    at_once(three, SIZES[1])
+    three.carry("a", "c")
+
+    def pack(changes: list[Any]) -> bytes:
+        more = [int(Op.INSERT), changes[9], 0, ["z", "z", "z", 0]] if changes[4:8] == REMOVES else []
+        return kept([*changes, *more])
+
+    kept = own_removal.pack_changes
+    monkeypatch.setattr(own_removal, "pack_changes", pack)
+    three.carry("b", "c")
+    monkeypatch.undo()
+    with pytest.raises(NotWriterError, match="has changed partition"):
+        three.carry("c", "a")
 
 
 def test_it_stays_gone_after_a_power_loss(tmp_path: Path) -> None:
