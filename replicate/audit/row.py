@@ -14,7 +14,7 @@ from typing import Protocol
 
 from replicate.audit.changes import ChangeRecord, head_of, record_of
 from replicate.audit.read import Match, chosen_backwards
-from replicate.audit.selection import Chooser, KeyValue, Selection, exactly, keys_of
+from replicate.audit.selection import EVERYTHING, Chooser, KeyValue, Selection, exactly, keys_of
 from replicate.model.transaction import Op
 
 
@@ -41,8 +41,10 @@ def row_history(found: OfOneTable, key: tuple[KeyValue, ...], columns: tuple[str
         is_left, looked_for = False, asked
         for match in found.of_row(asked.key or (), asked.columns, last).backwards():
             definitions = match.chooser.definitions
-            for change in chosen_backwards(match._replace(chooser=Chooser(found.selection, definitions))):
-                if not Chooser(asked, definitions).takes(*change):
+            chooser = Chooser(asked, definitions)
+            # Each change is asked about once: what is asked for is of the table and the operations that were found.
+            for change in chosen_backwards(match._replace(chooser=Chooser(EVERYTHING, definitions))):
+                if not chooser.takes(*change):
                     continue
                 op, ident, argument, values = change
                 yield record_of(head_of(match), 0, change, match.chooser)
@@ -52,6 +54,7 @@ def row_history(found: OfOneTable, key: tuple[KeyValue, ...], columns: tuple[str
                 # the row went away from it, and had it until then.
                 before = keys_of(definitions[ident], op, argument, values)[0]
                 asked = replace(found.selection, key=exactly(before))
+                chooser = Chooser(asked, definitions)
             if asked is not looked_for and not _covers(looked_for, asked):
                 last, is_left = match.seqno - 1, True
                 break
