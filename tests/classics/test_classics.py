@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 WORKING = {
     "389ds-changelog-processing": 25,
     "allbase-audit-logging": 35,
-    "allbase-synchronization-checkpoint-records": 23,
+    "allbase-synchronization-checkpoint-records": 24,
     "gtm-replication": 58,
     "multisite-epochs": 22,
 }

@@ -23,6 +23,7 @@ from replicate.model.transaction import DefinitionChange, RowChange
 from tests.harness.instances import lose_pool
 from tests.harness.packets import export, take
 from tests.harness.pair import Pair
+from tests.harness.suppliers import Suppliers
 from update_process.replay.command import apply_session
 
 TABLES = ("account", "entry", "third")
@@ -209,6 +210,27 @@ def test_recovery_writes_the_same_records_as_the_update_process(pair: Pair) -> N
     with apply_session(pair.secondary):
         pass
     assert _records(region) == expected
+
+
+def test_an_instance_of_both_roles_has_records_of_what_it_writes_and_of_what_it_receives(tmp_path: Path) -> None:
+    """A supplier: each partition is of its own writer, with that one's numbers, and moves with what arrives."""
+    made = Suppliers.create(tmp_path, 2)
+    made.write("a", 3)
+    made.write("b", 2)
+    made.level()
+
+    def records() -> dict[str, tuple[str, int, int]]:
+        found = array_of(made.by["a"]).partitions
+        return {one.partition_id: (one.audit_name, one.global_commit_id, one.local_commit_id) for one in found}
+
+    before = records()
+    assert {name: (row[0], row[1]) for name, row in before.items()} == {"DEFAULT": ("a", 5), "Pb": ("b", 2)}
+    made.write("b")
+    made.carry("b", "a")
+    assert records() == {**before, "Pb": ("b", 3, made.last_seqno("a"))}
+    made.write("a")
+    assert records()["DEFAULT"] == ("a", 6, made.last_seqno("a"))
+    assert records()["Pb"][:2] == ("b", 3)
 
 
 def _records(path: Path) -> list[tuple[int, ...]]:
