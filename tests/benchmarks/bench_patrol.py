@@ -1,27 +1,39 @@
-"""How many rows a second of a core the patrol digests, range by range, beside the digest of whole tables.
+"""How many rows a second of a core the patrol digests, range by range, beside the digest of whole tables; and what
+others notice of it.
 
-Run: python -m tests.benchmarks.bench_patrol [--rows N] [--rounds N] [--table] [--directory DIR]
+Run: python -m tests.benchmarks.bench_patrol [--rows N] [--rounds N] [--commits N] [--table] [--directory DIR]
 
 One table of N rows of about 100 bytes, in the page cache. Measured are, in turns: a round of the patrol on the source
 (a connection and a read transaction for each range), the verification of each of these ranges, and `digest`, which
 reads the table once. A patrol of 1 % of a core does a hundredth of its figure.
 
-Prints one JSON line for each: rows a second of CPU time, the best of the rounds, and its ratio to `digest`.
+Then pairs with real daemons, whose table has N rows, too, in turns without a patrol and with one at its default, 1 % of
+a core, but that it begins its next round at once: a backlog of N updates in random order, and commits on a level pair.
+
+Prints a JSON line for each: rows a second of CPU time, the best of the rounds, and its ratio to `digest`; of the pairs
+the medians with and without (transactions a second of the backlog; milliseconds of a commit, and from there to a reader
+on the secondary), and the ratio of the speeds.
 """
 
 from __future__ import annotations
 
 import argparse
 import sqlite3
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
+from typing import Final
 
 from replicate import connect
 from replicate.admin.regions import add_region
-from replicate.compare.patrolled import Outcome
+from replicate.bench.catch_up import VALUE_BYTES, catch_up, write
+from replicate.bench.latency import latency
+from replicate.bench.street import Bench
+from replicate.compare.patrolled import Outcome, look_at_patrolled
 from replicate.compare.range_check import take_range, verify
 from replicate.compare.rounds import Place
 from replicate.instance.instance import Instance
@@ -29,7 +41,11 @@ from replicate.region.sqlite.digest import digest_region
 from replicate.region.sqlite.snapshot import reading
 from replicate.wire.message import Check
 from tests.benchmarks import report
-from tests.benchmarks.street_bench import machine
+from tests.benchmarks.street_bench import machine, make_database
+
+PATROLS: Final = {"without": "[source]\npatrol_percent = 0\n", "with": "[source]\npatrol_round_s = 0.1\n"}
+"""Settings of the primary."""
+NOTICED: Final = ("backlog", "commit", "visible")
 
 
 def make_instance(directory: Path, rows: int) -> Instance:
@@ -100,15 +116,51 @@ def measure(arguments: argparse.Namespace) -> Iterator[report.Line]:
             )
 
 
+def measure_noticed(arguments: argparse.Namespace) -> Iterator[report.Line]:
+    """A line for each of NOTICED."""
+    facts, count = machine(), arguments.rows
+    found: dict[str, dict[str, list[float]]] = {what: {patrol: [] for patrol in PATROLS} for what in NOTICED}
+    with tempfile.TemporaryDirectory(prefix="bench-patrol-", dir=arguments.directory) as name:
+        bench = Bench(Path(name), settings='[journal]\ndurability = "off"\n')
+        try:
+            make_database(Path(name) / "app.db", count, VALUE_BYTES)
+            bench.make_primary(Path(name) / "app.db")
+            secondaries = [bench.add_secondary(f"s{number}") for number in range(2 * arguments.rounds)]
+            last, _ = write(bench.primary, "update", count)
+            for place, secondary in enumerate(secondaries):
+                patrol = ("without", "with", "with", "without")[place % 4]
+                (bench.primary / "replicate.toml").write_text(PATROLS[patrol])
+                found["backlog"][patrol].append(float(catch_up(bench, secondary, last, count)["from_start"]))
+                taken = latency(bench, secondary, arguments.commits, 0.005)
+                last += arguments.commits
+                found["commit"][patrol] += taken["commit"]
+                found["visible"][patrol] += taken["visible"]
+                noted = look_at_patrolled(secondary)
+                rows = noted.here.rows + noted.whole.rows
+                if (rows > 0) != (patrol == "with"):
+                    raise RuntimeError(f"{patrol} a patrol, and {rows} rows were found equal")
+        finally:
+            bench.close()
+    for what, by_patrol in found.items():
+        figure = {patrol: round(statistics.median(taken), 3) for patrol, taken in by_patrol.items()}
+        fast, slow = ("with", "without") if what == "backlog" else ("without", "with")
+        figure["ratio"] = round(figure[fast] / figure[slow], 3)
+        settings = {"rows": count, "rounds": arguments.rounds, "commits": arguments.commits}
+        yield report.line(
+            "patrol", unit=report.IN_THE_NAMES, figure=figure, settings=settings, facts=facts, what=f"noticed: {what}"
+        )
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--directory", help="where to make the instance (default: the temporary directory)")
+    parser.add_argument("--commits", type=int, default=300, help="of each round, on a level pair")
+    parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
     report.add_table(parser)
     arguments = parser.parse_args()
-    report.say(measure(arguments), as_table=arguments.table)
+    report.say(chain(measure(arguments), measure_noticed(arguments)), as_table=arguments.table)
 
 
 if __name__ == "__main__":

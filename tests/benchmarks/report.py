@@ -169,6 +169,9 @@ def _large(one: Line) -> Row:
 
 def _patrol(one: Line) -> Row:
     figure = one["figure"]
+    if "without" in figure:
+        unit = "transactions/s" if one["what"].endswith("backlog") else "ms"
+        return f"patrol, {one['what']}", f"{figure['ratio']} × without", f"{figure['with']:,} {unit}"
     return f"patrol: {one['what']}", f"{figure['ratio']} × digest", f"{figure['rows_per_cpu_s']:,} rows a CPU second"
 
 

@@ -54,6 +54,17 @@ def test_what_bounds_an_update_process_stands_beside_its_figure() -> None:
     assert text.endswith("; at most 340,000 if commits took no time")
 
 
+def test_what_others_notice_of_the_patrol() -> None:
+    figure = {"without": 1.5, "with": 1.52, "ratio": 0.987}
+    assert row_of("patrol", figure, what="noticed: commit")[:3] == [
+        "patrol, noticed: commit",
+        "0.987 × without",
+        "1.52 ms",
+    ]
+    figure = {"without": 80_000.0, "with": 79_000.0, "ratio": 0.988}
+    assert row_of("patrol", figure, what="noticed: backlog")[2] == "79,000.0 transactions/s"
+
+
 def test_suppliers_beside_a_secondary_and_a_peer() -> None:
     more = {"case": "one table", "ratio_to_secondary": {"rate": 0.2}}
     beside = {"postgresql": {"from_start": 40_000.0}, "ratio_to_postgresql": 2.5}

@@ -134,13 +134,17 @@ def test_partitions(tmp_path: Path) -> None:
 
 
 def test_patrol(tmp_path: Path) -> None:
-    lines = lines_of(tmp_path, "patrol", "--rows", "5000", "--rounds", "1")
+    lines = lines_of(tmp_path, "patrol", "--rows", "5000", "--rounds", "1", "--commits", "20")
     assert [line["what"] for line in lines] == [
         "digest of the table",
         "patrol on the source",
         "patrol on the secondary",
+        "noticed: backlog",
+        "noticed: commit",
+        "noticed: visible",
     ]
-    assert all(line["figure"]["rows_per_cpu_s"] > 0 for line in lines)
+    assert all(line["figure"]["rows_per_cpu_s"] > 0 for line in lines[:3])
+    assert all(min(line["figure"].values()) > 0 for line in lines[3:])
 
 
 def test_audit(tmp_path: Path) -> None:
