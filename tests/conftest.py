@@ -10,6 +10,7 @@ REPLICATE_SHM_DIR, as it found them (commands and pairs in our process set them)
 Every commit, also those of processes that tests start, is checked against its regions (region/sqlite/capture/check.py).
 What is marked `long` runs with --full alone: more of a kind of which one is in every run. What takes longer takes
 turns by its cost (costs.py) or its mark `turns(N)`: a run has one in N, which the commit chooses, and --full has all.
+Where the set-up of a file is what costs, a run has all of its tests or none: `together(N)`.
 A run of named files or directories has all of theirs. `--left-out N` runs one in N of what a usual run of the commit
 leaves out.
 Each test's time is taken, and in the long form one that takes long without a reason fails (tests/durations.py).
@@ -84,6 +85,8 @@ def is_in_run(item: pytest.Item, turn: int | None, left_out: int) -> bool:
 
 def has_turn(item: pytest.Item, turn: int) -> bool:
     """Whether a test that takes turns with others has its turn."""
+    if (together := item.get_closest_marker("together")) is not None:
+        return (zlib.crc32(item.nodeid.partition("::")[0].encode()) + turn) % int(together.args[0]) == 0
     mark = item.get_closest_marker("turns")
     cost = costs().get(function_of(item.nodeid), SLOW_S if item.get_closest_marker("slow") else 0.0)
     every = int(mark.args[0]) if mark is not None else turns_of(cost)

@@ -9,19 +9,21 @@ import pytest
 
 from tests import conftest
 from tests.conftest import SLOW_S, has_turn, pytest_collection_modifyitems
-from tests.costs import turns_of
+from tests.costs import UNIT_S, turns_of
 from tests.harness.checkout import ROOT
 
 
 class Item:
-    """What is asked of a test. `turns`: of its mark; 0: it has none."""
+    """What is asked of a test. `turns`, `together`: of its mark; 0: it has none."""
 
-    def __init__(self, name: str, *marks: str, turns: int = 0) -> None:
+    def __init__(self, name: str, *marks: str, turns: int = 0, together: int = 0) -> None:
         self.name = self.nodeid = name
         self.path = Path(name.partition("::")[0])
         self._marks = {name: getattr(pytest.mark, name).mark for name in marks}
         if turns:
             self._marks["turns"] = pytest.mark.turns(turns).mark
+        if together:
+            self._marks["together"] = pytest.mark.together(together).mark
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         return self._marks.get(name)
@@ -72,10 +74,16 @@ def test_each_has_its_turn_within_as_many_commits_as_it_says(marks: tuple[str, .
 
 
 def test_what_is_measured_has_turns_by_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conftest, "costs", lambda: {"a.py::test": 0.54, "a.py::cheap": 0.06})
+    monkeypatch.setattr(conftest, "costs", lambda: {"a.py::test": 9 * UNIT_S, "a.py::cheap": UNIT_S})
     for name, marks, every in (("test", ("slow",), 3), ("test", (), 3), ("cheap", ("slow",), 1), ("cheap", (), 1)):
         item: Any = Item(f"a.py::{name}[1]", *marks)
         assert [has_turn(item, turn) for turn in range(12)].count(True) == 12 // every
+
+
+def test_a_file_whose_set_up_costs_has_its_turn_as_a_whole() -> None:
+    items: list[Any] = [Item(f"a.py::test[{number}]", "slow", together=4) for number in range(20)]
+    runs = [[has_turn(item, turn) for item in items] for turn in range(8)]
+    assert sorted(map(tuple, runs)) == [(False,) * 20] * 6 + [(True,) * 20] * 2
 
 
 @pytest.mark.parametrize("item", [Item("a.py::1"), Item("a.py::1", "slow", turns=1)])

@@ -46,7 +46,7 @@ from update_process.replay.rebuild import rebuild
 from update_process.replay.spark.errors import spark_work, translated
 from update_process.replay.spark.net import write_staged
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.together(6)]
 
 
 def archived_seqno(backlog: Backlog) -> int:

@@ -33,7 +33,7 @@ from tests.harness.ports import free_port
 from tests.harness.prometheus import PrometheusServer, needs_prometheus, prometheus, promtool
 from tests.harness.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.together(6)]
 
 RULES = ROOT / "deploy" / "alerts" / "dualsite.yml"
 TIMES = 60
