@@ -130,15 +130,14 @@ def measure_noticed(arguments: argparse.Namespace) -> Iterator[report.Line]:
             for place, secondary in enumerate(secondaries):
                 patrol = ("without", "with", "with", "without")[place % 4]
                 (bench.primary / "replicate.toml").write_text(PATROLS[patrol])
+                noted = look_at_patrolled(secondary)  # while it was seeded there was one
                 found["backlog"][patrol].append(float(catch_up(bench, secondary, last, count)["from_start"]))
                 taken = latency(bench, secondary, arguments.commits, 0.005)
                 last += arguments.commits
                 found["commit"][patrol] += taken["commit"]
                 found["visible"][patrol] += taken["visible"]
-                noted = look_at_patrolled(secondary)
-                rows = noted.here.rows + noted.whole.rows
-                if (rows > 0) != (patrol == "with"):
-                    raise RuntimeError(f"{patrol} a patrol, and {rows} rows were found equal")
+                if (look_at_patrolled(secondary) != noted) != (patrol == "with"):
+                    raise RuntimeError(f"{patrol} a patrol, and what it noted says otherwise")
         finally:
             bench.close()
     for what, by_patrol in found.items():
