@@ -177,7 +177,9 @@ class Patrol:
             return
         if taken.check is not None:
             consumer.patrol = f"{taken.check.region}.{taken.check.table}".rstrip(".")
-            if not await self._tell(as_of(taken.check, last_seqno, appended[taken.check.region])):
+            check, region_seqno = taken.check, appended.get(taken.check.region)
+            # A region that came meanwhile is not among the words that were read.
+            if not await self._tell(check if region_seqno is None else as_of(check, last_seqno, region_seqno)):
                 return
         self._standing = RoundStanding(place.round_wall_ns, taken.place)
         if taken.place is None:

@@ -85,6 +85,20 @@ def test_another_transaction_of_the_last_known_number_is_diverged() -> None:
         Lacking(known, 1, 100).take(b"".join(made), 10, 1000)
 
 
+def test_a_number_that_comes_twice_in_one_record_is_taken_once() -> None:
+    made = frames(3)
+    heads = [check_frame(one) for one in made]
+    lacking = Lacking({}, 1, 100)
+    assert lacking.take(b"".join([made[0], made[1], made[1], made[0], made[2]]), 10, 1 << 20)
+    lacking.end_window()
+    assert (lacking.places, lacking.skipped, lacking.looked) == ([0, 1, 4], 2, 5)
+    assert [h.chain for data in lacking.windows for _, h in walk(data)] == [head.chain for head in heads]
+    other = FrameMaker(origin=7).transaction("another")
+    assert (check_frame(other).origin_seqno, check_frame(other).chain != heads[0].chain) == (1, True)
+    with pytest.raises(DivergedError):
+        Lacking({}, 1, 100).take(made[0] + other, 10, 1 << 20)
+
+
 def test_what_is_damaged_is_named() -> None:
     made = frames(1)[0]
     for broken in (made[:-1], made[:20], made[:-1] + bytes([made[-1] ^ 1])):
