@@ -72,7 +72,7 @@ class Both(Street):
     def equal(self) -> None:
         """All daemons follow: what is written on one site arrives on the other, and both are the same."""
         last = self.write("INSERT INTO audit VALUES ('proof', 1)")
-        self.on(self.secondary, "wait", "--seqno", str(last), "--timeout", "120")
+        self.follows(self.secondary, last)
         self.on(self.secondary, "compare", "--with", self.primary)
         assert_same_databases(self.path_of(self.primary), self.path_of(self.secondary))
 

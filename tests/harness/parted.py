@@ -79,7 +79,7 @@ class Parted:
         """Both sites have the same, with one more transaction; its number."""
         street = self.street
         last = self.write(self.new, "INSERT INTO audit VALUES ('level', 1)")
-        street.on(self.old, "wait", "--seqno", str(last), "--timeout", "60")
+        street.follows(self.old, last)
         street.on(self.old, "compare", "--with", self.new)
         assert_same_databases(street.database, self.new / "regions" / "main.db")
         return last

@@ -207,6 +207,16 @@ class Street:
         found: dict[str, Any] = json.loads((instance / "run" / f"{name}.status.json").read_text())
         return found
 
+    def follows(self, instance: Path, last: int, timeout_s: float = 120) -> None:
+        """It has transaction `last` of the primary's history. Before its stream has begun its number says nothing: it
+        may be as high in a history of its own, which is to be taken back first."""
+
+        def has_begun() -> object:
+            return self.daemon(instance, "receiver")["facts"].get("is_streaming")
+
+        wait_until(has_begun, timeout_s=timeout_s, what=f"the stream to {instance.name} has begun")
+        self.on(instance, "wait", "--seqno", str(last), "--timeout", str(timeout_s))
+
     def log(self, instance: Path, name: str) -> list[dict[str, Any]]:
         """A daemon's log, parsed; without a line that is being written."""
         return [json.loads(line) for line in (instance / "log" / f"{name}.log").read_bytes().split(b"\n")[:-1]]

@@ -99,7 +99,7 @@ def is_filled(parted: Parted) -> None:
     """It follows, and is equal; its regions are in its own directory now."""
     street = parted.street
     last = parted.write(parted.new, "INSERT INTO audit VALUES ('level', 1)")
-    street.on(parted.old, "wait", "--seqno", str(last), "--timeout", "60")
+    street.follows(parted.old, last)
     street.on(parted.old, "compare", "--with", parted.new)
     assert_same_databases(parted.old / "regions" / "main.db", parted.new / "regions" / "main.db")
 

@@ -91,7 +91,7 @@ class Beside(Both):
         self.on(self.primary, "source", "start", "--peer", "third")
         self.on(self.third, "update", "start")
         last = self.write("INSERT INTO audit VALUES ('third', 1)")
-        self.on(self.third, "wait", "--seqno", str(last), "--timeout", "120")
+        self.follows(self.third, last)
         assert_same_databases(self.path_of(self.primary), self.path_of(self.third))
 
 
