@@ -30,6 +30,7 @@ from replicate.compare.patrolled import look_at_patrolled
 from replicate.daemon.admission import Guest, Standing
 from replicate.daemon.driver import Drive
 from replicate.daemon.own_introduction import introduction, packed_rows
+from replicate.door.partial import mark_partial
 from replicate.errors import DamagedError, FilterError, FormatUnknownError, ReplicateError
 from replicate.filters.content import Content, mismatch, note_content, read_content, told_by
 from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
@@ -505,6 +506,8 @@ class ReceiverConnection:
             )
         if reason := mismatch(known, now):
             raise refusal(RefuseCode.FILTER_MISMATCH, reason)
+        if now.filter:
+            mark_partial(self.source.instance)  # before a transaction comes in other words than its writer's
         note_content(directory, known, now)
 
     async def _filter(self, filtering: FilteredStream) -> None:

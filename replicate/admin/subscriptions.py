@@ -11,12 +11,11 @@ Leaves to others: asking for it (receiver_server/connection.py), and the seed (t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
-from typing import Final
 
 from replicate.daemon.files import DaemonFiles
-from replicate.door.snapshot import door_of
+from replicate.door.partial import mark_partial
 from replicate.errors import AlreadyRunningError, DamagedError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.filters.wishes import parse_wish
 from replicate.instance.instance import Instance
@@ -38,7 +37,6 @@ from replicate.system.failpoint import hit
 from replicate.transfer.seed.rows import definitions_here, require_fit
 
 RECEIVER = "receiver"
-LOCK_TIMEOUT_S: Final = 30.0
 
 
 def set_(instance: Instance, names: Sequence[str]) -> None:
@@ -59,15 +57,12 @@ def set_(instance: Instance, names: Sequence[str]) -> None:
         instance.change_subscription(lambda now: replace(now, wanted=wanted).seeded())
         return
     known = instance.partitions_now().names
-    with ExitStack() as stack:
-        if wanted is not None and not instance.content.is_partial:
-            # Where there is no journal to go on with, the seed that begins one says so itself.
-            with suppress(NotFoundError, DamagedError):
-                door = stack.enter_context(door_of(instance))
-                stack.enter_context(door.locked(LOCK_TIMEOUT_S))
-                door.begin_partial()  # before the first transaction comes that is not whole
-                hit("subscription.marked")
-        instance.change_subscription(lambda now: now.wanting(wanted, known))
+    if wanted is not None and not instance.content.is_partial:
+        # Where there is no journal to go on with, the seed that begins one says so itself.
+        with suppress(NotFoundError, DamagedError):
+            mark_partial(instance)  # before the first transaction comes that is not whole
+            hit("subscription.marked")
+    instance.change_subscription(lambda now: now.wanting(wanted, known))
 
 
 def add(instance: Instance, names: Sequence[str]) -> None:

@@ -226,9 +226,10 @@ def _found(asked: AskedJournals, query: Query, row: tuple[str, ...] | None = Non
 def _noted(found: Matches) -> Matches:
     """Say of a journal that it has not all: what it shows nobody takes for the whole."""
     from replicate.audit.sources import is_partial
+    from replicate.journal.header import PARTIAL
 
     if is_partial(found.chain):
-        click.echo("Note: the journal is of a secondary that gets some partitions, rows or columns only.", err=True)
+        click.echo(f"Note: the journal is of {PARTIAL}.", err=True)
     return found
 
 

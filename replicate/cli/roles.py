@@ -62,6 +62,8 @@ def _told(made: Promoted) -> list[str]:
     if not made.source:
         return [f"{made.instance} is primary already, and has taken over from nobody; nothing was changed"]
     lines = [f"{made.instance} is primary, with all transactions up to {made.seqno}"]
+    if made.filter:
+        lines.append(f"what it has is what the filter {made.filter} told of it")
     if made.not_applied:
         lines.append(f"not all that was received could be applied: {made.not_applied}")
     lines += made.kept.lines() if made.kept else []

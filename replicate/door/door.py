@@ -452,6 +452,11 @@ class Door:
         if not self.end.segment().header.is_partial:
             self._switch(int(self.words[word.LAST_SEQNO]) + 1, is_partial=True)
 
+    def begin_whole(self) -> None:
+        """The same for a primary, whose journal says no more that it is not all."""
+        if self.end.segment().header.is_partial:
+            self._switch(int(self.words[word.LAST_SEQNO]) + 1)
+
     def _switch(self, first_seqno: int, *, is_partial: bool = False) -> None:
         """Begin a new segment. Everything before it is synced first, so only the newest segment can have a torn
         tail. `is_partial`: see NewestSegment.next_header."""

@@ -110,15 +110,16 @@ class NewestSegment:
 
     def next_header(self, first_seqno: int, *, is_partial: bool = False) -> SegmentHeader:
         """The header of a segment that begins with `first_seqno`, behind this one or, while this is empty, in its
-        place. `is_partial`: it will be that of a secondary which does not get all."""
+        place. `is_partial`: it will be that of a secondary which does not get all. What a primary writes is all there
+        is, whatever it was made from."""
         words = self._words
         content = self.instance.content
         here = self.segment().header
-        flags = FLAG_PARTIAL if is_partial or here.is_partial or content.is_partial else 0
+        is_partial = content.role == "secondary" and (is_partial or here.is_partial or content.is_partial)
+        flags = FLAG_PARTIAL if is_partial else 0
         if here.first_seqno == first_seqno:
-            return replace(
-                here, incarnation=content.incarnation, created_wall_ns=time.time_ns(), flags=here.flags | flags
-            )
+            flags |= here.flags & ~FLAG_PARTIAL
+            return replace(here, incarnation=content.incarnation, created_wall_ns=time.time_ns(), flags=flags)
         return SegmentHeader(
             network=content.network,
             instance=content.uuid,

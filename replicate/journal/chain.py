@@ -51,7 +51,7 @@ class Chain:
     """The segments of one directory. Holds no descriptor; safe beside writers and pruners in other processes.
 
     `network`, `instance`: UUID bytes that every header must name; None = do not ask. `grow_bytes`: the step in which
-    segments that are opened or made here grow.
+    segments that are opened or made here grow. `since`: segments that begin before that number are passed over.
     """
 
     def __init__(
@@ -61,9 +61,11 @@ class Chain:
         network: bytes | None = None,
         instance: bytes | None = None,
         grow_bytes: int = SEGMENT_GROW_BYTES,
+        since: int = 0,
     ) -> None:
         self.directory = os.fspath(directory)
         self._grow_bytes = grow_bytes
+        self._since = since
         self._network = network
         self._instance = instance
         self._headers: dict[int, tuple[tuple[int, int], SegmentHeader]] = {}
@@ -78,7 +80,8 @@ class Chain:
             raise JournalMissingError("there is no journal directory", where=self.directory) from None
         except OSError as error:
             refuse_os_error(error, "listing the journal failed", self.directory)
-        found = sorted(seqno for seqno in map(first_seqno_of_name, names) if seqno is not None)
+        since = self._since
+        found = sorted(seqno for seqno in map(first_seqno_of_name, names) if seqno is not None and seqno >= since)
         for gone in self._headers.keys() - set(found):
             del self._headers[gone]
         return found
@@ -182,13 +185,30 @@ class Chain:
             raise JournalMissingError("the journal has no segment", where=self.directory)
         return numbers[0]
 
-    def is_partial(self) -> bool:
-        """Whether a segment says that it is of a secondary which does not get all. One that is damaged, or pruned
-        meanwhile, says nothing. JournalIOError, FormatUnknownError."""
-        for number in self.first_seqnos():
-            with suppress(DamagedError):
-                if self.segment(number).header.is_partial:
-                    return True
+    def is_partial(self, from_seqno: int = 0) -> bool:
+        """Whether a segment with `from_seqno`, or after it, says that it is of a secondary which does not get all. One
+        that is damaged, or pruned meanwhile, says nothing. JournalIOError, FormatUnknownError."""
+        numbers = self.first_seqnos()
+        return any(map(self._says_partial, numbers[max(0, bisect_right(numbers, from_seqno) - 1) :]))
+
+    def whole_end(self) -> Chain:
+        """The same journal from after the last segment that says so: what an instance has written since it was made
+        primary, with nothing of what it had got before. Itself where none says so. Raises as `is_partial`."""
+        numbers = self.first_seqnos()
+        marked = [number for number in numbers if self._says_partial(number)]
+        if not marked:
+            return self
+        return Chain(
+            self.directory,
+            network=self._network,
+            instance=self._instance,
+            grow_bytes=self._grow_bytes,
+            since=marked[-1] + 1,
+        )
+
+    def _says_partial(self, first_seqno: int) -> bool:
+        with suppress(DamagedError):
+            return self.segment(first_seqno).header.is_partial
         return False
 
     # Writing. The caller holds the commit lock.

@@ -31,7 +31,10 @@ FLAG_ADOPTED: Final = 1
 """The segment is the adopted spool of one large transaction: its parts, its LARGE frame, then the CATALOGUE frame."""
 FLAG_PARTIAL: Final = 2
 """The journal is that of a secondary which does not get all: transactions are here without the rows of some partitions,
-or without some rows or columns of a table. Once set, each later segment of the journal has it, too."""
+without some rows or columns of a table, or in the words of a filter. Once set, each later segment of the journal has
+it, too, until the instance is made primary."""
+PARTIAL: Final = "a secondary that gets some partitions, rows or columns only, or what a filter tells"
+"""The same for people."""
 
 _KNOWN_FLAGS: Final = FLAG_ADOPTED | FLAG_PARTIAL
 # magic, format version, flags, network, instance, incarnation, first seqno, created, previous: first seqno, last seqno,

@@ -17,6 +17,7 @@ from replicate.daemon.heard import now, read_facts
 from replicate.door.recovery.opening import require_seeded
 from replicate.door.snapshot import door_of
 from replicate.errors import DiskFullError, FrozenError, NotFoundError, ReplicateError, TryAgainError, UsageError
+from replicate.filters.content import read_content
 from replicate.instance.file import Successor
 from replicate.instance.instance import Instance
 from replicate.journal.space import journal_space
@@ -41,7 +42,7 @@ class Promoted:
     """`seqno`: the last transaction that it had when it became primary. `source`: who was primary before, "" when
     nobody knows. `source_seqno`: the last number that one was known to have written, None when nobody knows. `kept`:
     where stands what was received and could not be applied, `not_applied` why. `overruled`: from whom it took its role
-    back, and after which transaction that one had taken over."""
+    back, and after which transaction that one had taken over. `filter`: what it has came through that; "" for none."""
 
     instance: str
     seqno: int
@@ -51,6 +52,7 @@ class Promoted:
     not_applied: str = ""
     kept: Kept | None = None
     overruled: tuple[str, int] | None = None
+    filter: str = ""
 
     @property
     def missing_at_most(self) -> int | None:
@@ -153,7 +155,15 @@ def _promoted(instance: Instance, seqno: int, told: int | None) -> Promoted:
     with door_of(instance) as door:
         histories = door.catalogue_now().histories
     source = old_primary(histories, instance.content.origin.key)
-    return Promoted(instance.name, seqno, instance.content.incarnation, source, told)
+    through = read_content(instance.run_directory)
+    return Promoted(
+        instance.name,
+        seqno,
+        instance.content.incarnation,
+        source,
+        told,
+        filter="" if through is None else through.filter,
+    )
 
 
 def _lacking(found: Undelivered) -> tuple[tuple[str, int], ...]:

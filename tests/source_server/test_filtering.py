@@ -10,17 +10,23 @@ from pathlib import Path
 import pytest
 import trio
 
+from replicate.audit.query import Query
 from replicate.compare.compare import compare
 from replicate.daemon.orders import give
 from replicate.door.recovery.opening import close_door, open_door
-from replicate.errors import ConfigurationError
+from replicate.errors import ConfigurationError, JournalIOError, UsageError
 from replicate.filters.content import Content, note_content, read_content
+from replicate.journal.chain import Chain
 from source_server.filtering import definitions_there
 from tests.harness.filtered import applied, kinds, write_all_kinds
 from tests.harness.pair import Pair
 from tests.harness.servers import Daemon, Servers, point, servers
 from tests.harness.waiting import wait_until_async
+from tests.replicate.admin.test_subscriptions_marked import bare
+from tests.replicate.door.test_partial import flags
 from update_process.process import serve as serve_update
+from update_process.replay.audited import find_in_journals
+from update_process.replay.command import require_own_words, require_whole_journal, whole_journal
 
 
 @pytest.fixture
@@ -55,6 +61,7 @@ async def test_a_filter_that_changes_nothing_is_none(pair: Pair, command: str) -
         assert lines[-1]["filter"] == source.facts["filter"]
     equal = await trio.to_thread.run_sync(lambda: compare(pair.primary, pair.secondary, timeout_s=60))
     assert equal.equal
+    assert all(flags(pair.secondary))  # that one changes nothing is not known before
     assert kinds(pair) - {"HISTORY"} == {"TRANSACTION", "RESTATED_LARGE"}
 
 
@@ -69,6 +76,68 @@ async def test_what_a_filter_makes_is_sent_and_both_ends_may_have_one(pair: Pair
     assert {row[2][0] for row in pair.rows("account")} == {"O"}
     assert all(row[2].endswith("!") for row in pair.rows("account"))
     assert not pair.rows("entry")
+    assert all(flags(pair.secondary))
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("side", ["source", "receiver"])
+async def test_a_journal_in_a_filters_words_says_so_wherever_it_is_copied_to(pair: Pair, side: str) -> None:
+    """From the first transaction on that comes through the filter, and none before."""
+    async with servers() as running:
+        source, update = await street(running, pair, "")
+        await applied(update, await trio.to_thread.run_sync(lambda: pair.write(3)))
+    assert flags(pair.secondary) == [False]
+    require_whole_journal(bare(pair))
+    filters = "tests.harness.filters:loud_and_without_entries"
+    async with servers() as running:
+        if side == "source":
+            source, update = await street(running, pair, filters)
+        else:
+            source, update = await street(running, pair, "", receiver__filter=filters)
+        last = await trio.to_thread.run_sync(lambda: pair.write(3))
+        await applied(update, last)
+    assert flags(pair.secondary) == [False, True]
+    assert Chain(pair.secondary.journal_directory).first_seqnos()[1] == last - 2
+    assert flags(pair.primary) == [False]
+    refused = (
+        "the journal is that of a secondary that gets some partitions, rows or columns only, or what a filter tells"
+    )
+    with pytest.raises(UsageError, match=refused):
+        require_whole_journal(bare(pair))
+    with pytest.raises(UsageError, match=refused):
+        whole_journal(bare(pair))
+    with pytest.raises(UsageError, match=refused):
+        whole_journal(pair.secondary.path)
+    with pytest.raises(UsageError, match=refused):
+        require_own_words(pair.primary, [pair.primary.path, bare(pair)])
+    with pytest.raises(UsageError, match=refused):
+        find_in_journals([str(bare(pair)), str(pair.primary.path)], Query(), pair.directory)
+    require_whole_journal(pair.secondary.path, made_by=pair.secondary.content.uuid)
+    with pytest.raises(UsageError, match=refused):  # nobody knows whose copy that goes on
+        require_whole_journal(bare(pair), made_by=pair.secondary.content.uuid)
+    async with servers() as running:  # what was told in other words is still there
+        source, update = await street(running, pair, "")
+        await applied(update, await trio.to_thread.run_sync(lambda: pair.write(1)))
+    assert flags(pair.secondary) == [False, True]
+    assert not source.facts.get("filter")
+
+
+@pytest.mark.trio
+async def test_it_says_so_before_anything_comes(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after the mark, and before the filter is noted."""
+    noted: list[list[bool]] = []
+
+    def note(*_args: object) -> None:
+        noted.append(flags(pair.secondary))
+        raise JournalIOError("died")
+
+    monkeypatch.setattr("receiver_server.connection.note_content", note)
+    async with servers() as running:
+        await street(running, pair, "tests.harness.filters:loud_and_without_entries")
+        await trio.to_thread.run_sync(lambda: pair.write(3))
+        await wait_until_async(lambda: bool(noted), what="a connection that is to be noted")
+    assert noted[0] == [True]
+    assert pair.rows("account") == []
 
 
 @pytest.mark.trio

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from replicate.audit.show import show_journal
+from replicate.filters.content import read_content
 from replicate.instance.instance import Instance
+from replicate.journal.chain import Chain
 from tests.harness.ports import free_port
 from tests.harness.street import QUICK, Street
 from tests.harness.waiting import wait_until
@@ -102,6 +104,31 @@ def test_it_is_rebuilt_from_its_own_copy_and_journal(street: Street) -> None:
     came(street, street.secondary)
     street.run("-i", third, "rebuild", "--from-file", base, "--journal", street.secondary, "--to", str(last))
     street.on(street.secondary, "compare", "--with", third)
+    assert Chain(third / "journal").is_partial()
+    known = read_content(third / "run")
+    assert known is not None
+    assert known.filter.startswith("tests.harness.filters:loud_and_without_entries")
+
+
+@pytest.mark.slow
+def test_its_journal_goes_on_nothing_but_its_own_copy(street: Street) -> None:
+    came(street, street.secondary)
+    third = street.directory / "third"
+    network = street.status(street.secondary)["network"]
+    street.run("instance", "create", third, "--role", "secondary", "--network", network)
+    base = street.directory / "base.seed"
+    (street.primary / "replicate.toml").write_text(QUICK)
+    street.on(street.primary, "seed", "--to-file", base, "--for", "secondary")
+    told = "the journal is that of a secondary that gets some partitions, rows or columns only, or what a filter tells"
+    for words in (
+        ("-i", third, "rebuild", "--from-file", base, "--journal", street.secondary),
+        ("-i", third, "rebuild", "--from-file", base, "--journal", street.secondary / "journal"),
+        ("archive", "--journal", street.secondary / "journal", street.directory / "archive"),
+        ("audit", "show", "--journal", street.secondary / "journal", "--journal", street.primary),
+    ):
+        refused = street.run(*words, check=False)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
+        assert told in refused.stderr
 
 
 @pytest.mark.slow

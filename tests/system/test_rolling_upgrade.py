@@ -15,12 +15,14 @@ from replicate import connect
 from replicate.admin.upgrading import upgrade_region
 from replicate.compare.compare import compare
 from replicate.instance.instance import Instance
+from replicate.journal.chain import Chain
 from replicate.roles.role import become_primary, become_secondary
 from tests.harness.filtered import applied
 from tests.harness.servers import point, servers
 from tests.harness.sites import Sites
 from update_process.process import finish_received
 from update_process.process import serve as serve_update
+from update_process.replay.command import whole_journal
 
 OLD = "CREATE TABLE person (id INTEGER PRIMARY KEY, name TEXT NOT NULL);"
 UPGRADE = """
@@ -80,8 +82,10 @@ async def test_one_site_after_the_other(tmp_path: Path, monkeypatch: pytest.Monk
         (1, 1, "Ada", "King"), (2, 2, "Grace", "Hopper"), (3, 3, "Edsger", "Dijkstra")
     ]  # fmt: skip
 
+    assert Chain(west.journal_directory).whole_end().first_seqnos() == []
     seqno = become_secondary(east)
     assert become_primary(west) == seqno
+    assert whole_journal(west.path).first_seqnos() == [seqno + 1]  # an archive of it begins here
     sites.exchange()
     (sites.primary.path / "there.sql").write_text(OLD)
     await stream(

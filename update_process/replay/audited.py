@@ -15,6 +15,7 @@ from replicate.audit.query import Query
 from replicate.audit.stretches import Sift, StretchMatches
 from replicate.errors import NotFoundError, UsageError
 from replicate.journal.chain import Chain
+from replicate.journal.header import PARTIAL
 from update_process.replay.archive.files import archive_uri, local_path, open_files
 from update_process.replay.archive.manifest import read_ranges
 from update_process.replay.backlog import Journals, is_archive, journal_directory, require_here
@@ -26,7 +27,7 @@ def find_in_journals(names: Sequence[str], query: Query, stage: Path) -> Stretch
     for name in names:
         if not is_archive(name) and Chain(journal_directory(Path(name))).is_partial():
             raise UsageError(
-                "the journal is that of a secondary that gets some partitions, rows or columns only",
+                f"the journal is that of {PARTIAL}",
                 where=name,
                 do="Ask it alone",
             )

@@ -29,6 +29,7 @@ from replicate.instance.file import read_file, told_rows
 from replicate.instance.instance import FILE_NAME as INSTANCE
 from replicate.instance.instance import STAGE_DIRECTORY, Instance
 from replicate.journal.chain import Chain
+from replicate.journal.header import PARTIAL
 from replicate.settings.load import FILE_NAME as SETTINGS
 from replicate.settings.load import load
 from replicate.system.failpoint import hit
@@ -131,23 +132,43 @@ def require_secondary(instance: Instance) -> None:
         )
 
 
-def require_whole_journal(path: Path) -> None:
+def require_whole_journal(path: Path, made_by: bytes = b"") -> None:
     """UsageError where `path` is an instance, a copy of one, or segments of one that has some partitions, or some rows,
-    only: its journal would pass for a whole one."""
+    only, or what a filter told: its journal would pass for a whole one. `made_by`: the instance that made the base copy
+    which the journal is to go on; what a filter told that one goes on its own copy."""
+    _refuse_held(path)
+    if is_archive(str(path)) or not Chain(journal_directory(path)).is_partial():
+        return
+    if not (path / INSTANCE).is_file() or read_file(path / INSTANCE).uuid != made_by:
+        raise _not_whole(path, f"that of {PARTIAL}")
+
+
+def whole_journal(path: Path) -> Chain:
+    """The journal at `path`, of which an archive is made: from where its instance was made primary, when that had not
+    all before. UsageError as `require_whole_journal`."""
+    _refuse_held(path)
+    chain = Chain(journal_directory(path))
+    whole = chain.whole_end()
+    if whole is not chain and not whole.first_seqnos():
+        raise _not_whole(path, f"that of {PARTIAL}")
+    return whole
+
+
+def _refuse_held(path: Path) -> None:
     told = read_file(path / INSTANCE).told_held if (path / INSTANCE).is_file() else ""
-    if not told and not is_archive(str(path)) and Chain(journal_directory(path)).is_partial():
-        told = "had some partitions, or some rows or columns of a table, only"
     if told:
-        raise UsageError(
-            f"the journal is that of an instance which {told}",
-            where=str(path),
-            do="Name the journal of one that has all, or an archive of that",
-        )
+        raise _not_whole(path, f"that of an instance which {told}")
 
 
-def require_own_words(instance: Instance, names: Sequence[str | Path]) -> None:
-    """UsageError where what is here went through a filter, or a filter is set on the way from these journals: they have
-    the same transactions in other words, and nothing in them says so."""
+def _not_whole(path: Path, told: str) -> UsageError:
+    return UsageError(
+        f"the journal is {told}", where=str(path), do="Name the journal of one that has all, or an archive of that"
+    )
+
+
+def require_own_words(instance: Instance, names: Sequence[str | Path], made_by: bytes = b"") -> None:
+    """UsageError where what is here went through a filter, or a filter is or was set on the way from these journals:
+    they have the same transactions in other words. `made_by`: as `require_whole_journal`."""
     instance.refuse_partial("a journal would bring the others, too")
     if instance.content.rows:
         raise UsageError(
@@ -159,7 +180,7 @@ def require_own_words(instance: Instance, names: Sequence[str | Path]) -> None:
     for name in names:
         path = local_path(archive_uri(str(name)))
         if path is not None:
-            require_whole_journal(path)
+            require_whole_journal(path, made_by)
     content = read_content(instance.run_directory)
     if content is not None and content.filter:
         raise UsageError(
@@ -355,10 +376,10 @@ def archive_journal(
     place = local_path(archive_uri(uri))
     if place is not None and place.resolve() == Path(chain.directory).resolve():
         raise UsageError("this is the journal itself", where=str(place), do="Name a directory of the archive's own")
+    chain = whole_journal(path)
     with spark() as session:
         from update_process.replay.archive.archive import Archive
 
-        require_whole_journal(path)
         archive = Archive(session, archive_uri(uri))
         done = archive.add(chain, clean=clean, reached=reached, told=told)
         if verify:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from replicate.door.partial import mark_partial
 from replicate.errors import InternalError, UsageError
 from replicate.filters.content import note_content, read_content
 from replicate.filters.restating import StreamLarge, StreamParts
@@ -69,6 +70,8 @@ def apply_by_transactions(
     applier raises; what came before is applied then."""
     paths = sorted((path for directory in directories for path in directory.iterdir()), key=lambda path: path.name)
     asked = instance.content.choice.asked
+    if any(content_of(packet).filter for packet in packets):
+        mark_partial(instance)
     for packet in packets:
         note_content(instance.run_directory, read_content(instance.run_directory), content_of(packet))
     with apply_session(instance) as session:

@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from replicate.door.partial import mark_partial
 from replicate.door.recovery.opening import SEEDING_MARKER
 from replicate.errors import AlreadyExistsError, NotFoundError
+from replicate.filters.content import Content, note_content, read_content
 from replicate.instance.instance import REBUILDING_MARKER, Instance
+from replicate.journal.chain import Chain
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import read_head
 from replicate.journal.walk import walk
@@ -39,7 +42,8 @@ from replicate.transfer.seed.install import (
 )
 from replicate.transfer.seed.install import silent as silent_copy
 from update_process.replay.apply import Told
-from update_process.replay.backlog import Journals, require_here
+from update_process.replay.archive.files import archive_uri, local_path
+from update_process.replay.backlog import Journals, is_archive, journal_directory, require_here
 from update_process.replay.command import (
     SparkSessions,
     one_session,
@@ -89,9 +93,9 @@ def rebuild(
     """
     require_secondary(instance)
     require_here(names)
-    require_own_words(instance, names)
+    header = read_header(base)
+    require_own_words(instance, names, header.primary)
     with seed_lock(instance):
-        header = read_header(base)
         require_all_regions(header, str(base))
         check_base(instance, header, str(base))
         goes_on = not restart and _is_begun(instance, header)
@@ -110,6 +114,7 @@ def rebuild(
                 )
                 hit("rebuild.installed")
                 instance.reload()
+            _keep_words(instance, names)
             again = "the same command without --restart" if restart else "the same command"
             done = replay_locked(instance, journals, stage, get, last_seqno=target, told=told, goes_on_by=again)
             if done.seqno > target:
@@ -123,6 +128,20 @@ def rebuild(
             for files in daemons:
                 files.forget_failure("rebuild")
     return Rebuilt(done.seqno, seeded, done)
+
+
+def _keep_words(instance: Instance, names: Sequence[str | Path]) -> None:
+    """What goes on is in a filter's words where one of these journals is: ours says so, too."""
+    for name in names:
+        path = local_path(archive_uri(str(name)))
+        if path is None or is_archive(str(name)) or not Chain(journal_directory(path)).is_partial():
+            continue
+        source = Instance.open(path, needs=(), copy_too=True)
+        mark_partial(instance)
+        through = read_content(source.run_directory)
+        if through is not None:
+            told = Content(source.content.uuid.hex(), source.name, through.filter)
+            note_content(instance.run_directory, read_content(instance.run_directory), told)
 
 
 def _marker(instance: Instance) -> Path:

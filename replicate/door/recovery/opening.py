@@ -261,6 +261,7 @@ def begin_incarnation(door: Door) -> None:
         reason = "took its role back" if content.overruled else _why_it_begins(newest, content.uuid)
         history = History(content.uuid, content.name, content.incarnation, previous, door.position().vector, reason)
         payload, count = history_payload(history)
+        door.begin_whole()
         allotted = door.allot(payload, count, Kind.HISTORY)
         door.append(allotted.frame, allotted.seqno, 0, defines=True)
         door.durability.sync_appended(door.segment())

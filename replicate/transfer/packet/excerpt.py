@@ -15,6 +15,8 @@ from replicate.errors import UsageError
 from replicate.filters.content import Content, mismatch, read_content
 from replicate.filters.selection import PartitionSelection
 from replicate.instance.instance import Instance
+from replicate.journal.chain import Chain
+from replicate.journal.header import PARTIAL
 from replicate.limits import PARTITION_NONE
 from replicate.model.transaction import TableDefinition
 from replicate.transfer.packet.format import Excerpt, PacketSummary
@@ -42,6 +44,13 @@ def excerpt_for(instance: Instance, names: Sequence[str], next_seqno: int) -> Ex
     (bound,), content, known = bounds, instance.content, instance.partitions_now()
     content_here = read_content(instance.run_directory)
     through = "" if content_here is None else content_here.filter
+    if not through and not content.is_partial and Chain(instance.journal_directory).is_partial(next_seqno):
+        raise UsageError(
+            f"the journal from transaction {next_seqno} on is that of {PARTIAL}; what that was is not known any more, "
+            "and it would pass for a whole one",
+            where=where,
+            do=f"Have {instance.name} seeded again; or export from an instance that has it as it was written",
+        )
     if bound is None and content.held is None:
         return Excerpt(filter=through) if through else None
     may_go = sorted((content.held or ()) if bound is None else bound)

@@ -19,6 +19,7 @@ from replicate.door.recovery.opening import SEEDING_MARKER
 from replicate.errors import NotFoundError, UsageError
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
+from replicate.journal.header import PARTIAL
 from replicate.model.wish import TableWish
 from replicate.system import failpoint
 from tests.harness import forking
@@ -178,17 +179,17 @@ def test_bare_segments_pass_for_nothing_else(pair: Pair) -> None:
     write(pair, "INSERT INTO t0 (v) VALUES (1)")
     pair.catch_up()
     path = bare(pair)
-    refused = "the journal is that of an instance which had some partitions, or some rows or columns of a table, only"
+    refused = "the journal is that of a secondary that gets some partitions, rows or columns only, or what a filter"
     with pytest.raises(UsageError, match=refused):
         require_whole_journal(path)
     with pytest.raises(UsageError, match=refused):
         require_own_words(pair.primary, [pair.primary.path, path])
-    with pytest.raises(UsageError, match="gets some partitions, rows or columns only"):
+    with pytest.raises(UsageError, match="gets some partitions, rows or columns only, or what"):
         find_in_journals([str(path), str(pair.primary.path)], Query(), pair.directory)
     with pytest.raises(NotFoundError):
         require_whole_journal(pair.directory / "nowhere")
     shown = CliRunner().invoke(root, ["audit", "show", "--journal", str(path)])
     assert shown.exit_code == 0, shown.output
-    assert "Note: the journal is of a secondary that gets some partitions, rows or columns only." in shown.stderr
+    assert f"Note: the journal is of {PARTIAL}." in shown.stderr
     whole = CliRunner().invoke(root, ["audit", "show", "--journal", str(pair.primary.path)])
     assert "Note" not in whole.stderr

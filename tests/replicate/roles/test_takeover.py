@@ -15,6 +15,7 @@ from replicate.cli import main
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.heard import Heard
 from replicate.daemon.status_file import DaemonStatus
+from replicate.filters.content import Content, note_content
 from replicate.instance.instance import Instance
 from replicate.limits import MIB
 from replicate.pool.receive_pool import ReceivePool
@@ -67,6 +68,14 @@ def test_promote_applies_what_was_received_and_says_what_may_be_missing(sites: S
     sites.exchange()
     assert sites.write(1) == 8
     assert sites.primary.content.network == sites.secondary.content.network
+
+
+def test_promote_says_that_a_filter_was_on_the_way(sites: Sites, run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    note_content(sites.secondary.run_directory, None, Content("ab" * 16, "east", "people:upgrade 1"))
+    assert main.run(["-i", str(sites.secondary.path), "promote", "--force"]) == 0
+    assert "what it has is what the filter people:upgrade 1 told of it" in capsys.readouterr().out
+    code, made, _ = run(sites.secondary, "promote", "--force")
+    assert (code, made["filter"]) == (0, "people:upgrade 1")
 
 
 def test_without_a_pool_nobody_knows_what_is_missing(sites: Sites, run: Any, capsys: Any) -> None:

@@ -20,6 +20,7 @@ from replicate.audit.verify import verify_journal
 from replicate.errors import PacketGapError, PeerRefusedError, UsageError
 from replicate.filters.content import Content, note_content, read_content
 from replicate.instance.instance import Instance
+from replicate.journal.chain import Chain
 from replicate.system import failpoint
 from replicate.transfer.packet.export import Exported
 from replicate.transfer.packet.format import AN_EXCERPT, Excerpt
@@ -449,6 +450,7 @@ def test_a_whole_site_takes_what_came_through_a_filter(pair: Pair) -> None:
     assert take(off, made.path).transactions > 6
     assert_has(pair, off, *TABLES)
     assert read_content(off.run_directory) == Content(pair.primary.content.uuid.hex(), "east", "mask")
+    assert Chain(off.journal_directory).is_partial()  # it says so wherever it is copied to
 
 
 def test_a_filter_here_would_have_to_tell_it(pair: Pair) -> None:

@@ -11,9 +11,12 @@ import pytest
 from replicate.errors import PeerRefusedError, UsageError
 from replicate.filters.content import Content, note_content
 from replicate.instance.instance import Instance
+from replicate.journal.header import FLAG_PARTIAL, SegmentHeader
+from replicate.journal.segment import create_segment
 from replicate.limits import PARTITION_NONE
 from replicate.model.partitions import ONLY_DEFAULT
 from replicate.model.subscription import Subscription
+from replicate.model.transaction import Catalogue
 from replicate.transfer.packet.excerpt import content_of, excerpt_for, judge_excerpt, selection_for
 from replicate.transfer.packet.format import Excerpt
 from tests.harness.packets import SENDER, summary
@@ -63,6 +66,22 @@ def test_what_is_told_in_a_filters_words_says_so(tmp_path: Path) -> None:
     note_content(made.run_directory, None, Content("ab", "hub", "mask"))
     assert excerpt_for(made, ["p0"], 1) == Excerpt((), "mask")
     assert selection_for(made, Excerpt((), "mask"), {}) is None
+
+
+def test_what_came_through_a_filter_that_is_forgotten_does_not_go(tmp_path: Path) -> None:
+    made = instance(tmp_path / "east", None, choice=Subscription())
+    here = header(made, 5), header(made, 11, FLAG_PARTIAL)
+    for one in here:
+        create_segment(made.journal_directory, one, Catalogue({}), grow_bytes=4096).close()
+    with pytest.raises(UsageError, match="the journal from transaction 5 on is that of a secondary that gets") as said:
+        excerpt_for(made, ["p0"], 5)
+    assert "Have east seeded again" in said.value.do
+    note_content(made.run_directory, None, Content("ab", "hub", "mask"))
+    assert excerpt_for(made, ["p0"], 5) == Excerpt((), "mask")
+
+
+def header(made: Instance, first_seqno: int, flags: int = 0) -> SegmentHeader:
+    return SegmentHeader(made.content.network, made.content.uuid, 1, first_seqno, 0, flags=flags)
 
 
 def test_what_does_not_go_is_said(tmp_path: Path) -> None:
