@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.part import parser, run_part
-from tests.simulation.campaign import KEPT, PART_MODES, ROLE_MODES, sweep
-from tests.simulation.world import MODES
+from tests.simulation.campaign import KEPT, PAIR, PARTS, ROLES, sweep
 
 WORLDS: Final = 200
 SEEDS_APART: Final = 1_000_000
@@ -32,7 +31,7 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
     swept = sweep(
         options.seed * SEEDS_APART,
         count,
-        (*MODES, *ROLE_MODES, *PART_MODES),
+        (*PAIR.modes, *ROLES.modes, *PARTS.modes),
         keep=options.keep,
         stop=lambda _: time.monotonic() > options.deadline_s,
     )

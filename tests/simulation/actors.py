@@ -12,12 +12,10 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import receiver_server.process
-import source_server.connection
 import source_server.consumer_state
 import source_server.link
 import source_server.process
 import update_process.process
-from replicate.daemon.driver import Drive
 from replicate.daemon.figures import no_figures
 from replicate.door.primary import RegionSession
 from replicate.door.recovery.opening import open_door
@@ -28,11 +26,11 @@ from replicate.journal.walk import walk
 from replicate.model.transaction import Op
 from replicate.pool import control as word
 from replicate.region.protocol import CapturedChanges, FileFacts
-from replicate.wire.frame import FrameReader
 from tests.simulation.host import REGIONS, SimulatedInstance
-from tests.simulation.oracle import ViolationError
 from tests.simulation.regions import INODE, ModelError
+from tests.simulation.replaced import replaced
 from tests.simulation.template import change, define, definition_of
+from tests.simulation.watching import watched_links
 
 Main = Callable[[Any], Coroutine[Any, Any, None]]
 
@@ -77,8 +75,13 @@ class Context:
         pass
 
 
-async def source(world: Any) -> None:
-    await source_server.process.serve(Context(world, "source-oslo"), "oslo")  # type: ignore[arg-type]
+def source(peer: str) -> Main:
+    """The Source Server to that peer."""
+
+    async def main(world: Any) -> None:
+        await source_server.process.serve(Context(world, f"source-{peer}"), peer)  # type: ignore[arg-type]
+
+    return main
 
 
 async def receiver(world: Any) -> None:
@@ -275,54 +278,9 @@ async def writer(world: Any) -> None:
 
 
 OF_HOST: Final[dict[str, tuple[tuple[str, Main], ...]]] = {
-    "paris": (("source", source),),
+    "paris": (("source", source("oslo")),),
     "oslo": (("receiver", receiver), ("update", update)),
 }
-
-
-@contextlib.contextmanager
-def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """These attributes (object, name, value) are others, for a block."""
-    kept = [(owner, name, vars(owner)[name]) for owner, name, _ in changes]
-    try:
-        for owner, name, value in changes:
-            setattr(owner, name, value)
-        yield
-    finally:
-        for owner, name, value in reversed(kept):
-            setattr(owner, name, value)
-
-
-@contextlib.contextmanager
-def watched_links(world: Any) -> Iterator[None]:
-    """Nobody is refused without a reason, and no damaged byte is taken."""
-    server_class = source_server.process.SourceServer
-    kept = SimpleNamespace(closed=server_class._closed, init=Drive.__init__, next_frame=FrameReader.next_frame)
-
-    def closed(self: Any, event: Any, has_streamed: bool) -> None:
-        error = event.error
-        reason = str(error.facts.get("reason", error.code)) if error is not None else ""
-        if event.reason.value in ("peer refused", "we refused", "refused") or "refused" in event.reason.value:
-            world.figures[f"refused: {reason}"] += 1
-            if reason not in world.refusals and not world.network.is_harmed(world.kernel.process):
-                world.fail(ViolationError("I6 refused", f"{event.reason.value}: {reason}: {error}"))
-        kept.closed(self, event, has_streamed)
-
-    def init(self: Any, link: Any, stream: Any, *arguments: Any, **more: Any) -> None:
-        kept.init(self, link, stream, *arguments, **more)
-        link._reader.pipe = stream.inward
-
-    def next_frame(self: Any) -> Any:
-        frame = kept.next_frame(self)
-        at = self.pipe.harmed_at
-        if frame is not None and at is not None and self.received_bytes - len(self._buffer) > at:
-            world.fail(ViolationError("I6 accepted", f"a message of type {frame.type} with damaged bytes"))
-        return frame
-
-    with replaced(
-        (Drive, "__init__", init), (FrameReader, "next_frame", next_frame), (server_class, "_closed", closed)
-    ):
-        yield
 
 
 @contextlib.contextmanager

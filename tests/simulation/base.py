@@ -1,7 +1,8 @@
 """What every world has: hosts with processes, a network, disks, virtual time, faults; how it is lived, and judged.
 
-Of the kinds of world, world.py has a primary and a secondary, suppliers/world.py several suppliers. Each says who lives
-on which host, what it is to be level, and what is looked at once a host has recovered.
+Of the kinds of world, world.py has a primary and a secondary, parts/world.py a secondary with some partitions,
+suppliers/world.py several suppliers, roles/world.py sites that change their roles. Each says who lives on which host,
+what it is to be level, and what is looked at once a host has recovered.
 
 Real: writers' commit door, journal, recovery, both pools, Source Server, Receiver Server, Update Process, both links.
 A model: SQLite (regions.py), trio and the operating system (kernel.py, disk.py, host.py, network.py).
@@ -11,6 +12,7 @@ Leaves to others: how many worlds there are (campaign.py), what is planted (plan
 
 from __future__ import annotations
 
+import json
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -32,7 +34,7 @@ from tests.simulation.kernel import Kernel, Killed, Process
 from tests.simulation.network import Network
 from tests.simulation.oracle import ViolationError
 from tests.simulation.regions import ModelKind
-from tests.simulation.stage import BETWEEN
+from tests.simulation.stage import BETWEEN, installed
 from tests.simulation.trio_face import TrioFace
 
 MODES: Final = ("safety", "liveness")
@@ -103,6 +105,14 @@ class BaseWorld(ABC):
         """What kind of world the dice draw."""
 
     @abstractmethod
+    def make_template(self) -> None:
+        """What `begin` copies, unless this process has it already."""
+
+    def installed(self) -> AbstractContextManager[None]:
+        """The product runs in this world, for a block."""
+        return installed(self)
+
+    @abstractmethod
     def begin(self) -> None:
         """The hosts as the template has them, and nobody running."""
 
@@ -130,9 +140,9 @@ class BaseWorld(ABC):
     def told_places(self) -> str:
         """How far everybody is."""
 
-    @abstractmethod
     def committing(self, weight: int) -> list[str]:
         """Names of hosts on which something commits; those on which writers do stand there `weight` times."""
+        return [host.name for host in self.hosts]
 
     def must_be_level(self) -> bool:
         """Whether nothing has happened after which an operator has to do something first."""
@@ -144,9 +154,9 @@ class BaseWorld(ABC):
         return self.hosts
 
     @property
-    @abstractmethod
     def mended(self) -> Iterable[Host]:
         """Hosts whose journal an operator mends."""
+        return self.hosts
 
     @abstractmethod
     def count_figures(self) -> None:
@@ -340,6 +350,17 @@ class BaseWorld(ABC):
 
     # The life of a world.
 
+    def run(self) -> None:
+        """From its making to its end. Look at `violation` and `figures` then."""
+        self.make_template()
+        with self.installed():
+            try:
+                self.begin()
+                with self.watched():
+                    self.live()
+            finally:
+                self.close()
+
     def live(self) -> None:
         """From the first start to the verdict."""
         assert self.faults is not None
@@ -422,6 +443,12 @@ def journal_end(host: Host) -> int | None:
         if words[word.POOL_STATE] != word.STATE_READY or words[word.FATAL]:
             return None
         return int(words[word.LAST_SEQNO])
+
+
+def acknowledged_by(peer: str, host: Host) -> int | None:
+    """Up to where the host has stored that a peer has its journal; None: it has stored nothing."""
+    stored = host.disk.names.get(f"/{host.name}/consumers/{peer}.json")
+    return None if stored is None else int(json.loads(bytes(stored.seen))["acknowledged_seqno"])
 
 
 def leaves(error: BaseException | None) -> list[BaseException]:

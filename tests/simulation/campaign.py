@@ -6,8 +6,9 @@ MODE is safety or liveness, of a primary and a secondary; suppliers-safety or su
 roles-safety or roles-liveness, of sites that change their roles; parts-safety or parts-liveness, of a secondary with
 some partitions; or both, suppliers, roles or parts, for both of each.
 
-`sweep` is what others call. A world whose seed is bad is lived once more with its transcript, which is written below
-tests/simulation/kept (or `--keep`); test_world.py lives every seed in tests/simulation/kept/seeds.txt.
+`sweep` is what others call, and `hunt` for a planted bug. A world whose seed is bad is lived once more with its
+transcript, which is written below tests/simulation/kept (or `--keep`); test_world.py lives every seed in
+tests/simulation/kept/seeds.txt.
 Guarantees: a seed gives the same world in every process. Exit code 0 only without a violation.
 Refuses to know: what is in a world.
 """
@@ -19,55 +20,63 @@ import gc
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.simulation import plants
-from tests.simulation import world as worlds
-from tests.simulation.base import BaseWorld
+from tests.simulation.base import MODES, BaseWorld
 from tests.simulation.parts import plants as part_plants
-from tests.simulation.parts import world as part_worlds
-from tests.simulation.plants import Change, planted
+from tests.simulation.parts.world import PartsWorld
+from tests.simulation.plants import planted
+from tests.simulation.replaced import Change
 from tests.simulation.roles import plants as role_plants
-from tests.simulation.roles import world as role_worlds
+from tests.simulation.roles.world import RoleWorld
 from tests.simulation.suppliers import plants as supplier_plants
-from tests.simulation.suppliers import world as supplier_worlds
+from tests.simulation.suppliers.world import SupplierWorld
+from tests.simulation.world import World
 
 KEPT: Final = Path(__file__).with_name("kept")
 COLLECT_EVERY: Final = 40
-SUPPLIERS: Final = "suppliers-"
-SUPPLIER_MODES: Final = tuple(SUPPLIERS + mode for mode in worlds.MODES)
-ROLES: Final = "roles-"
-ROLE_MODES: Final = tuple(ROLES + mode for mode in worlds.MODES)
-PARTS: Final = "parts-"
-PART_MODES: Final = tuple(PARTS + mode for mode in worlds.MODES)
-PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
-    **plants.PLANTS,
-    **supplier_plants.PLANTS,
-    **role_plants.PLANTS,
-    **part_plants.PLANTS,
-    **plants.EQUIVALENT,
-}
+
+
+class Kind(NamedTuple):
+    """A kind of world. `prefix`: of its modes' names. `plants`: bugs that its worlds find; `found`: of some of them a
+    world that does, by its mode and seed, to be lived first."""
+
+    prefix: str
+    world: type[BaseWorld]
+    plants: Mapping[str, Callable[[], list[Change]]]
+    found: Mapping[str, tuple[str, int]]
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Both of them."""
+        return tuple(self.prefix + mode for mode in MODES)
+
+
+PAIR: Final = Kind("", World, plants.PLANTS, plants.FOUND)
+SUPPLIERS: Final = Kind("suppliers-", SupplierWorld, supplier_plants.PLANTS, supplier_plants.FOUND)
+ROLES: Final = Kind("roles-", RoleWorld, role_plants.PLANTS, role_plants.FOUND)
+PARTS: Final = Kind("parts-", PartsWorld, part_plants.PLANTS, part_plants.FOUND)
+KINDS: Final = (PAIR, SUPPLIERS, ROLES, PARTS)
+PLANTS: Final = {name: plant for kind in KINDS for name, plant in (*kind.plants.items(), *plants.EQUIVALENT.items())}
+_KIND_OF: Final = {mode: kind for kind in KINDS for mode in kind.modes}
 _MODES: Final = {
-    **{mode: (mode,) for mode in (*worlds.MODES, *SUPPLIER_MODES, *ROLE_MODES, *PART_MODES)},
-    "both": worlds.MODES,
-    "suppliers": SUPPLIER_MODES,
-    "roles": ROLE_MODES,
-    "parts": PART_MODES,
+    **{mode: (mode,) for mode in _KIND_OF},
+    **{kind.prefix.removesuffix("-") or "both": kind.modes for kind in KINDS},
 }
 
 
-def run(seed: int, mode: str, *, recording: bool = False) -> BaseWorld:
-    """One world of that mode, whole."""
-    if mode.startswith(SUPPLIERS):
-        return supplier_worlds.run(seed, mode.removeprefix(SUPPLIERS), recording=recording)
-    if mode.startswith(ROLES):
-        return role_worlds.run(seed, mode.removeprefix(ROLES), recording=recording)
-    if mode.startswith(PARTS):
-        return part_worlds.run(seed, mode.removeprefix(PARTS), recording=recording)
-    return worlds.run(seed, mode, recording=recording)
+def run(seed: int, mode: str, *, recording: bool = False, plant: str = "") -> BaseWorld:
+    """One world of that mode, whole. What it begins with is made without the bug."""
+    kind = _KIND_OF[mode]
+    world = kind.world(seed, mode.removeprefix(kind.prefix), recording=recording)
+    world.make_template()
+    with planted(plant, PLANTS):
+        world.run()
+    return world
 
 
 @dataclass
@@ -86,7 +95,7 @@ class Swept:
 def sweep(
     first: int,
     count: int,
-    modes: tuple[str, ...] = worlds.MODES,
+    modes: tuple[str, ...] = MODES,
     *,
     keep: Path | None = None,
     plant: str = "",
@@ -94,24 +103,18 @@ def sweep(
 ) -> Swept:
     """Worlds of the seeds `first` to `first + count - 1` in each mode, until `stop`."""
     swept = Swept()
-    if any(mode.startswith(SUPPLIERS) for mode in modes):
-        supplier_worlds.make_template()
-    if any(mode.startswith(ROLES) for mode in modes):
-        role_worlds.make_template()
-    worlds.make_template()
     begun_s = time.process_time()
     gc.collect()
     gc.disable()
     gc.freeze()  # what is there already is not looked through again after every few worlds
     try:
-        with planted(plant, PLANTS):
-            for number in range(first, first + count):
-                for mode in modes:
-                    _one(swept, number, mode, keep)
-                    if swept.figures["worlds"] % COLLECT_EVERY == 0:
-                        gc.collect()
-                    if stop(swept):
-                        return swept
+        for number in range(first, first + count):
+            for mode in modes:
+                _one(swept, number, mode, keep, plant)
+                if swept.figures["worlds"] % COLLECT_EVERY == 0:
+                    gc.collect()
+                if stop(swept):
+                    return swept
     finally:
         gc.unfreeze()
         gc.enable()
@@ -120,8 +123,8 @@ def sweep(
     return swept
 
 
-def _one(swept: Swept, seed: int, mode: str, keep: Path | None) -> None:
-    world = run(seed, mode)
+def _one(swept: Swept, seed: int, mode: str, keep: Path | None, plant: str) -> None:
+    world = run(seed, mode, plant=plant)
     most = max(swept.figures["levelled in ms, most"], world.figures.pop("levelled in ms, most", 0))
     swept.figures += world.figures
     swept.figures["levelled in ms, most"] = most
@@ -130,11 +133,22 @@ def _one(swept: Swept, seed: int, mode: str, keep: Path | None) -> None:
         return
     swept.violations.append((mode, seed, str(world.violation)))
     if keep is not None:
-        again = run(seed, mode, recording=True)
+        again = run(seed, mode, recording=True, plant=plant)
         assert again.transcript is not None
         keep.mkdir(parents=True, exist_ok=True)
         path = keep / f"{mode}-{seed}.txt"
         path.write_text("\n".join([*again.transcript, str(again.violation), ""]), encoding="utf-8")
+
+
+def hunt(kind: Kind, plant: str, seeds: int) -> Swept:
+    """Worlds of that kind with the bug, until one finds it: the one that is known for it, then so many of the seeds
+    from 1 on (with other dice the known one may not find it any more)."""
+    if plant in kind.found:
+        mode, seed = kind.found[plant]
+        swept = sweep(seed, 1, (mode,), plant=plant)
+        if swept.violations:
+            return swept
+    return sweep(1, seeds, kind.modes, plant=plant, stop=lambda swept: bool(swept.violations))
 
 
 def table(swept: Swept) -> str:

@@ -9,6 +9,7 @@ Refuses to know: how anything is done.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain as flatten
 
 from replicate.journal.frame import FIXED_ELEMENTS
@@ -180,9 +181,13 @@ class Oracle:
         if self.taken_back:
             self._check_kept(kept)
 
+    def gets(self, parts: tuple[tuple[int, ...], ...]) -> Sequence[int]:
+        """Of a transaction's rows, those that the secondary has in the end."""
+        return parts[0] if self.is_partial else tuple(flatten.from_iterable(parts))
+
     def _check_whole(self, present: set[int], *, is_secondary: bool = False) -> None:
         for parts in self.transactions:
-            rows = parts[0] if self.is_partial and is_secondary else tuple(flatten.from_iterable(parts))
+            rows = self.gets(parts) if is_secondary else tuple(flatten.from_iterable(parts))
             there = present.intersection(rows)
             if there and len(there) < len(rows):
                 raise ViolationError("I2 whole", f"of the transaction with rows {rows} only {sorted(there)} are there")
@@ -200,16 +205,20 @@ class Oracle:
         if missing or len(rows) != len(set(rows)):
             raise ViolationError("I5 kept", f"rows {sorted(missing)} were taken back and not kept, or kept twice")
 
+    def check_reached(self, region: Region, last_seqno: int) -> None:
+        """A region of the secondary has recovered: it is where its journal ends, and nothing reported is gone."""
+        if region.seqno < self.reported_seqno or last_seqno < self.reported_seqno:
+            raise ViolationError(
+                "I4 honest", f"{self.reported_seqno} was reported as durable, {region.seqno} is left ({last_seqno})"
+            )
+        if region.seqno != last_seqno:
+            raise ViolationError("I2 prefix", f"a region holds {region.seqno}, the journal ends with {last_seqno}")
+
     def check_secondary(self, last_seqno: int) -> None:
         """The secondary has recovered, and its journal ends there."""
         for lane in self.lanes:
             region = lane.secondary
-            if region.seqno < self.reported_seqno or last_seqno < self.reported_seqno:
-                raise ViolationError(
-                    "I4 honest", f"{self.reported_seqno} was reported as durable, {region.seqno} is left ({last_seqno})"
-                )
-            if region.seqno != last_seqno:
-                raise ViolationError("I2 prefix", f"a region holds {region.seqno}, the journal ends with {last_seqno}")
+            self.check_reached(region, last_seqno)
             if region.rows != lane.truth[: len(region.rows)]:
                 raise ViolationError("I2 prefix", "the secondary's rows are no prefix of the primary's")
         held = self.lanes[:1] if self.is_partial else self.lanes

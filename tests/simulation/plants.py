@@ -1,6 +1,6 @@
 """The harness proved on planted bugs: each replaces a part of the product while worlds are lived, and must be found.
 
-Guarantees: a plant is taken out again; a name that the product no longer has is an AttributeError, not a plant that
+Guarantees: a plant is taken out again; a name that the product no longer has is a KeyError, not a plant that
 does nothing. `EQUIVALENT` holds changes that make no difference, with the reason; nobody may find them.
 Refuses to know: how a bug is found.
 """
@@ -8,7 +8,7 @@ Refuses to know: how a bug is found.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import receiver_server.connection
@@ -30,21 +30,19 @@ from replicate.journal import segment, spool
 from replicate.pool import control as word
 from replicate.pool import journal_pool, receive_pool
 from tests.simulation import regions, stage
-
-Change = tuple[Any, str, Any]
-"""(object, attribute, what stands there instead)."""
+from tests.simulation.replaced import Change, replaced
 
 
-def _nothing(*_: Any, **__: Any) -> None:
+def nothing(*_: Any, **__: Any) -> None:
     pass
 
 
 def _acknowledge_before_fsync() -> list[Change]:
-    return [(replicate.door.durability.Durability, "after_commit", _nothing)]
+    return [(replicate.door.durability.Durability, "after_commit", nothing)]
 
 
 def _report_before_sync() -> list[Change]:
-    return [(replicate.door.durability.Durability, "sync_appended", _nothing)]
+    return [(replicate.door.durability.Durability, "sync_appended", nothing)]
 
 
 def _flush_number_read_after() -> list[Change]:
@@ -63,7 +61,7 @@ def _flush_number_read_after() -> list[Change]:
 
 
 def _send_before_durable() -> list[Change]:
-    return [(replicate.door.door.Door, "wait_durable", _nothing)]
+    return [(replicate.door.door.Door, "wait_durable", nothing)]
 
 
 def _start_off_by_one() -> list[Change]:
@@ -151,7 +149,7 @@ def _fsync_retried() -> list[Change]:
 
 
 def _tail_not_cut() -> list[Change]:
-    return [(replicate.door.recovery.recovery, "_cut", _nothing)]
+    return [(replicate.door.recovery.recovery, "_cut", nothing)]
 
 
 def _cut(self: Any, offset: int) -> None:
@@ -159,15 +157,15 @@ def _cut(self: Any, offset: int) -> None:
 
 
 def _cut_and_no_sync_after() -> list[Change]:
-    return [(segment.SegmentFile, "cut", _cut), (replicate.door.recovery.recovery, "_rewrite", _nothing)]
+    return [(segment.SegmentFile, "cut", _cut), (replicate.door.recovery.recovery, "_rewrite", nothing)]
 
 
 def _no_directory_sync() -> list[Change]:
-    return [(segment.Directory, "sync", _nothing)]
+    return [(segment.Directory, "sync", nothing)]
 
 
 def _spool_not_synced() -> list[Change]:
-    return [(spool.Spool, "_sync", _nothing)]
+    return [(spool.Spool, "_sync", nothing)]
 
 
 def _not_mended() -> list[Change]:
@@ -204,7 +202,7 @@ def _prunes_too_much() -> list[Change]:
 
 
 def _prunes_without_sync() -> list[Change]:
-    return [(regions.Region, "sync", _nothing)]
+    return [(regions.Region, "sync", nothing)]
 
 
 def _taken_back_without_sync() -> list[Change]:
@@ -237,11 +235,11 @@ def _scr_outside() -> list[Change]:
 
 
 def _regions_left_behind() -> list[Change]:
-    return [(replicate.door.recovery.recovery, "_bring_regions_forward", _nothing)]
+    return [(replicate.door.recovery.recovery, "_bring_regions_forward", nothing)]
 
 
 def _rings_not_used() -> list[Change]:
-    return [(replicate.door.recovery.recovery, "complete_from_rings", _nothing)]
+    return [(replicate.door.recovery.recovery, "complete_from_rings", nothing)]
 
 
 def _switch_without_sync() -> list[Change]:
@@ -321,25 +319,8 @@ taken out too it is a bug, which is in PLANTS."""
 _ALL: Final = {**PLANTS, **EQUIVALENT}
 
 
-@contextlib.contextmanager
-def planted(name: str, among: Mapping[str, Callable[[], list[Change]]] = _ALL) -> Iterator[None]:
+def planted(
+    name: str, among: Mapping[str, Callable[[], list[Change]]] = _ALL
+) -> contextlib.AbstractContextManager[None]:
     """That bug, of those, is in the product, for a block; "" for none."""
-    changes = among[name]() if name else []
-    kept: list[Change] = []
-    try:
-        for owner, attribute, value in changes:
-            kept.append((owner, attribute, _put(owner, attribute, value)))
-        yield
-    finally:
-        for owner, attribute, value in reversed(kept):
-            _put(owner, attribute, value)
-
-
-def _put(owner: Any, name: str, value: Any) -> Any:
-    """Into a module, a class or a dictionary; what was there before."""
-    if isinstance(owner, dict):
-        before, owner[name] = owner[name], value
-        return before
-    before = vars(owner)[name]
-    setattr(owner, name, value)
-    return before
+    return replaced(*(among[name]() if name else ()))

@@ -21,7 +21,7 @@ from typing import Any
 
 from replicate.errors import BusyError, ConflictError, DiskFullError, ReplicateError
 from replicate.limits import PARTITION_STREAM
-from replicate.model.transaction import Op, TableDefinition
+from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Position
 from replicate.model.writers import Writers
 from replicate.region.protocol import (
@@ -36,8 +36,9 @@ from replicate.region.protocol import (
     scr_chains,
     scr_vector,
 )
-from tests.simulation.suppliers.content import Content, SupplierRows, unpack_merge
-from tests.simulation.suppliers.merging import ModelMerging
+from tests.simulation.content import Content, unpack_merge
+from tests.simulation.merging import ModelMerging
+from tests.simulation.rows import ModelRows, change_content, change_listed
 
 INODE = 4711
 _NO_CONTENT = Content()
@@ -61,7 +62,7 @@ class Pending:
     least_seqno: int = 0
     """The region holds at least that number, without a record."""
     content: Content | None = None
-    """Of a supplier's region: as the transaction has it, where it has changed it."""
+    """As the transaction has it, where it has changed it."""
 
     @property
     def is_empty(self) -> bool:
@@ -87,7 +88,7 @@ class Region:
     state: dict[str, Any] = field(default_factory=dict)
     seqno: int = 0
     content: Content | None = None
-    """What a supplier's has in the place of `rows`."""
+    """In the place of `rows`, where those have values."""
     writer: Any = None
     commits: list[tuple[Any, ...]] = field(default_factory=list)
     """What stood before each commit that is not certain yet, to go back to."""
@@ -257,7 +258,7 @@ class Connection:
 
     @property
     def content(self) -> Content:
-        """A supplier's, as it is seen here; with nothing in it where no supplier is."""
+        """As it is seen here; with nothing in it where the region is a list."""
         pending = self.pending.get("main")
         there = self.region.content if pending is None or pending.content is None else pending.content
         return _NO_CONTENT if there is None else there
@@ -288,75 +289,6 @@ class Connection:
     def close(self) -> None:
         if not self.process.is_dead:
             self._end()
-
-
-class Rows:
-    """A `RowsOfRegion`."""
-
-    def __init__(self, connection: Connection, definitions: Mapping[int, TableDefinition]) -> None:
-        self._connection = connection
-        self.definitions = dict(definitions)
-        self.known_places: dict[tuple[Any, Any, Any], int | None] = {}
-        self.seqno = 0
-
-    def begin(self) -> None:
-        """The model's rows need nothing."""
-
-    def forget_plans(self) -> None:
-        """It has none."""
-
-    def look_at_own_counters(self) -> None:
-        """Likewise."""
-
-    def settle_own_counters(self) -> None:
-        """Likewise."""
-
-    def check_awaited(self) -> None:
-        """No definition comes without its statement."""
-
-    def settle_sequences(self) -> None:
-        """The model's tables count no AUTOINCREMENT."""
-
-    def has_rows(self, table: str) -> bool:
-        """No table is ever put into another partition."""
-        raise NotImplementedError
-
-    def place_of(self, op: Any, table_id: Any, arg: Any) -> int | None:
-        """No change may be moved."""
-
-    def define(self, table_id: int, definition: TableDefinition) -> None:
-        self.definitions[table_id] = definition
-
-    def apply_columns(
-        self, ops: Sequence[Any], table_ids: Sequence[Any], arguments: Sequence[Any], values: Sequence[Any]
-    ) -> None:
-        pending = self._connection.open()
-        present, rows = self._connection.region.present, pending.rows
-        for op, table_id, image in zip(ops, table_ids, values, strict=True):
-            if op == Op.INSERT:
-                assert table_id in self.definitions
-                if image[0] in present or image[0] in rows:
-                    raise ConflictError(f"row {image[0]} is there already", seqno=self.seqno)
-                rows.append(image[0])
-            elif op == Op.DELETE:
-                pending.deleted.append(image[0])
-            elif op == Op.DEFINE:
-                self.definitions[table_id] = definition = TableDefinition.unpack(image)
-                pending.state |= {"version": definition.version, definition.table: definition}
-            elif op == Op.SCHEMA:
-                pending.schema += 1
-                pending.stores_schema = True
-
-    apply_sorted = apply_columns
-
-    def apply_run(self, op: int, table_id: int, arg: Any, values: Sequence[Any]) -> None:
-        count = len(values)
-        self.apply_columns([op] * count, [table_id] * count, [arg] * count, values)
-
-    def apply_all(self, changes: Sequence[Any], start: int = 0) -> int:
-        flat = changes[start:]
-        self.apply_columns(flat[0::4], flat[1::4], flat[2::4], flat[3::4])
-        return len(flat) // 4
 
 
 class Opened:
@@ -419,9 +351,8 @@ class Opened:
         pending = self.connection.pending.get(schema)
         return self.connection.parts[schema].schema + (pending.schema if pending is not None else 0)
 
-    def rows(self, definitions: Mapping[int, TableDefinition], name: str) -> Rows | SupplierRows:
-        kind = Rows if self.region.content is None else SupplierRows
-        return kind(self.connection, definitions)
+    def rows(self, definitions: Mapping[int, TableDefinition], name: str) -> ModelRows:
+        return ModelRows(self.connection, definitions, change_listed if self.region.content is None else change_content)
 
 
 class Written:
@@ -512,7 +443,7 @@ class ModelApplied(Opened):
         return Position(last_seqno, scr_vector(rows), scr_chains(rows))
 
     def merging(self, rows: RowsOfRegion) -> MergingRows:
-        assert isinstance(rows, SupplierRows)
+        assert isinstance(rows, ModelRows)
         return ModelMerging(self.connection, rows)
 
     def added_as(self) -> object:

@@ -12,28 +12,32 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.harness.checkout import ROOT, commit_of
-from tests.simulation import world as worlds
-from tests.simulation.campaign import PART_MODES, ROLE_MODES, SUPPLIER_MODES, Swept, sweep
-from tests.simulation.roles.world import LEVEL_S as ROLES_LEVEL_S
+from tests.simulation import campaign
+from tests.simulation.campaign import Kind, Swept, sweep
 
-SLICES: Final = 20
-SEEDS_IN_SLICE: Final = 60
-"""Each seed is a world in either mode. They are no two views of one: the mode is a part of what the dice of a world are
-made from (world.py), so a seed draws another world in the other mode."""
-SEEDS: Final = SLICES * SEEDS_IN_SLICE
-SLICES_OF_COMMIT: Final = 4
-SUPPLIER_SLICES: Final = 12
-SUPPLIER_SEEDS_IN_SLICE: Final = 25
-SUPPLIER_SEEDS_OF_COMMIT: Final = 10
-ROLE_SLICES: Final = 12
-ROLE_SEEDS_IN_SLICE: Final = 25
-ROLE_SEEDS_OF_COMMIT: Final = 15
-PART_SLICES: Final = 12
-PART_SEEDS_IN_SLICE: Final = 40
-PART_SEEDS_OF_COMMIT: Final = 20
+
+class Share(NamedTuple):
+    """How many worlds of a kind are lived: `slices` of `seeds` each at full length, `slices_of_commit` of
+    `seeds_of_commit` in every run.
+
+    Each seed is a world in either mode. They are no two views of one: the mode is a part of what the dice of a world
+    are made from (base.py), so a seed draws another world in the other mode."""
+
+    kind: Kind
+    slices: int
+    seeds: int
+    seeds_of_commit: int
+    slices_of_commit: int = 1
+
+
+PAIR: Final = Share(campaign.PAIR, 20, 60, 60, 4)
+SUPPLIERS: Final = Share(campaign.SUPPLIERS, 12, 25, 10)
+ROLES: Final = Share(campaign.ROLES, 12, 25, 15)
+PARTS: Final = Share(campaign.PARTS, 12, 40, 20)
+SEEDS: Final = PAIR.slices * PAIR.seeds
 SEEDS_OF_COMMITS: Final = range(1_000_000, 1_000_000_000)
 TAIL_LINES: Final = 60
 """Of a transcript: what the error itself says, since where CI runs the directory is gone afterwards."""
@@ -42,57 +46,27 @@ TAIL_LINES: Final = 60
 def first_seed_of(commit: str) -> int:
     """Where the seeds of a commit begin."""
     drawn = int.from_bytes(hashlib.sha256(commit.encode()).digest()[:8], "little")
-    return SEEDS_OF_COMMITS[drawn % (len(SEEDS_OF_COMMITS) - SLICES_OF_COMMIT * SEEDS_IN_SLICE)]
+    return SEEDS_OF_COMMITS[drawn % (len(SEEDS_OF_COMMITS) - PAIR.slices_of_commit * PAIR.seeds_of_commit)]
 
 
-def live_of_commit(number: int, directory: Path) -> None:
-    """Live the worlds of one of the commit's slices."""
-    live(number, directory, first_seed=first_seed_of(commit_of(ROOT)))
+def live_of_commit(share: Share, directory: Path, number: int = 0) -> None:
+    """Live the worlds of one of the commit's slices, counted from 0. Raises as `live`."""
+    count = share.seeds_of_commit
+    _live(share, first_seed_of(commit_of(ROOT)) + number * count, count, directory)
 
 
-def live(number: int, directory: Path, *, first_seed: int = 1) -> None:
+def live(share: Share, directory: Path, number: int) -> None:
     """Live the worlds of one slice, counted from 0. AssertionError: what is bad, and the directory of the stories."""
-    _live(first_seed + number * SEEDS_IN_SLICE, SEEDS_IN_SLICE, worlds.MODES, directory)
+    _live(share, 1 + number * share.seeds, share.seeds, directory)
 
 
-def live_suppliers_of_commit(directory: Path) -> None:
-    """Live the commit's worlds of several suppliers."""
-    _live(first_seed_of(commit_of(ROOT)), SUPPLIER_SEEDS_OF_COMMIT, SUPPLIER_MODES, directory)
-
-
-def live_suppliers(number: int, directory: Path) -> None:
-    """Live the worlds of one of their slices, counted from 0. Raises as `live`."""
-    _live(1 + number * SUPPLIER_SEEDS_IN_SLICE, SUPPLIER_SEEDS_IN_SLICE, SUPPLIER_MODES, directory)
-
-
-def live_roles_of_commit(directory: Path) -> None:
-    """Live the commit's worlds of sites that change their roles."""
-    _live(first_seed_of(commit_of(ROOT)), ROLE_SEEDS_OF_COMMIT, ROLE_MODES, directory, ROLES_LEVEL_S)
-
-
-def live_roles(number: int, directory: Path) -> None:
-    """Live the worlds of one of their slices, counted from 0. Raises as `live`."""
-    _live(1 + number * ROLE_SEEDS_IN_SLICE, ROLE_SEEDS_IN_SLICE, ROLE_MODES, directory, ROLES_LEVEL_S)
-
-
-def live_parts_of_commit(directory: Path) -> None:
-    """Live the commit's worlds of a secondary with some partitions."""
-    _live(first_seed_of(commit_of(ROOT)), PART_SEEDS_OF_COMMIT, PART_MODES, directory)
-
-
-def live_parts(number: int, directory: Path) -> None:
-    """Live the worlds of one of their slices, counted from 0. Raises as `live`."""
-    _live(1 + number * PART_SEEDS_IN_SLICE, PART_SEEDS_IN_SLICE, PART_MODES, directory)
-
-
-def _live(
-    first_seed: int, count: int, modes: tuple[str, ...], directory: Path, level_s: float = worlds.LEVEL_WITHIN_S
-) -> None:
+def _live(share: Share, first_seed: int, count: int, directory: Path) -> None:
+    modes = share.kind.modes
     swept = sweep(first_seed, count, modes, keep=directory)
     assert swept.violations == [], told(swept, directory)
     figures = swept.figures
     assert figures["worlds"] == len(modes) * count
-    assert figures["levelled in ms, most"] < 1000 * level_s
+    assert figures["levelled in ms, most"] < 1000 * share.kind.world.level_within_s
     # The worlds are not idle ones.
     for name in ("applied", "acknowledged", "power losses", "kills", "died at a failpoint", "recoveries judged"):
         assert figures[name] > count / 10, name

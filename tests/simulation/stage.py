@@ -65,6 +65,7 @@ from tests.simulation.host import (
     SimulatedMemory,
     SimulatedSeeds,
 )
+from tests.simulation.replaced import Change, replaced
 
 
 def check_nothing(*_: Any, **__: Any) -> None:
@@ -189,26 +190,19 @@ def installed(world: Any) -> Iterator[None]:
             for name, value in vars(module).items()
             if id(value) in new_by_id and not name.startswith("__")
         )
-    changed: list[tuple[Any, str, Any]] = []
-
-    def put(module: Any, name: str, value: Any) -> None:
-        changed.append((module, name, getattr(module, name)))
-        setattr(module, name, value)
-
+    changes: list[Change] = [(module, name, new_by_id[key]) for module, name, key in _places]
+    for name, values in (*SIZES.items(), *world.sizes.items()):
+        changes += [(sys.modules[name], key, value) for key, value in values.items()]
+    changes += [
+        (replicate.door.primary, "CHECK_CAPTURE", False),  # the model's connections are no SQLite
+        (replicate.system.failpoint, "_armed", True),
+        (replicate.system.failpoint, "_take", world.hit),
+        (replicate.journal.durable, "_BOOT", 1000),
+    ]
     try:
-        for module, name, key in _places:
-            put(module, name, new_by_id[key])
-        for name, values in (*SIZES.items(), *world.sizes.items()):
-            for key, value in values.items():
-                put(sys.modules[name], key, value)
-        put(replicate.door.primary, "CHECK_CAPTURE", False)  # the model's connections are no SQLite
-        put(replicate.system.failpoint, "_armed", True)
-        put(replicate.system.failpoint, "_take", world.hit)
-        put(replicate.journal.durable, "_BOOT", 1000)
-        yield
+        with replaced(*changes):
+            yield
     finally:
-        for module, name, value in reversed(changed):
-            setattr(module, name, value)
         replicate.door.recovery.opening._doors.clear()
         replicate.door.recovery.opening._given_up.clear()
 

@@ -1,11 +1,15 @@
-"""The two hosts as every world finds them: a primary with some transactions, a secondary that was seeded from it.
+"""The hosts as every world finds them: how they are made, and the two of a primary and its secondary.
 
-Made once in each process, by the product's own code: journal, instance files, definitions, position.
+Made once in each process, by the product's own code: journal, instance files, definitions, position. A kind of world
+says what its first transactions are.
 Guarantees: what is made is all on the disk, and the same in every process.
 Refuses to know: what happens then.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -13,14 +17,34 @@ import replicate.instance.instance
 from replicate.door.primary import RegionSession
 from replicate.door.recovery.opening import begin_journal, open_door
 from replicate.instance.file import InstanceFile, PeerEntry, encode
-from replicate.model.transaction import Column, Op, TableDefinition
-from replicate.region.protocol import CapturedChanges, ScrRow
-from tests.simulation import regions as model
+from replicate.instance.instance import FILE_NAME
+from replicate.model.transaction import Catalogue, Column, Op, TableDefinition
+from replicate.model.vector import Position
+from replicate.pool import control as word
+from replicate.region.protocol import CapturedChanges, ScrRow, scr_rows
 from tests.simulation.disk import Disk, Inode
-from tests.simulation.host import DIRECTORIES, REGIONS, directories, entry_of
+from tests.simulation.host import DIRECTORIES, REGIONS, Host, directories, entry_of
+from tests.simulation.kernel import Process
+from tests.simulation.regions import Region
 
 NETWORK = bytes(range(16))
-DURABLE_NAME = "durable"
+NAMES = ("paris", "oslo", "rome", "bern")
+"""Of sites that are alike, where there are so many."""
+
+Call = Callable[[Callable[[], None]], None]
+"""Makes a call as a process of some host."""
+Made = tuple[Disk, list[Region]]
+"""A host: its disk and its regions."""
+
+
+def uuid_of(name: str) -> bytes:
+    """The instance's, of such a site."""
+    return name[:1].encode() * 16
+
+
+def address_of(name: str) -> str:
+    """The host's, as network.py gives them out."""
+    return f"10.0.0.{1 + NAMES.index(name)}"
 
 
 def definition_of(version: int, region: int = 0) -> TableDefinition:
@@ -60,27 +84,82 @@ def instance_file(name: str, role: str, regions: int, held: tuple[int, ...] | No
     return encode(content)
 
 
-def new_disk(name: str, role: str, regions: int) -> Disk:
-    """A disk with an instance that was just made."""
-    disk = Disk(directories(name))
+def new_disk(name: str, file: bytes, *, above: tuple[str, ...] = ()) -> Disk:
+    """A disk with an instance that was just made. `file`: its instance file. `above`: directories before its own."""
+    disk = Disk((*above, *directories(name)))
     inode: Inode = disk.make()
-    inode.write(0, instance_file(name, role, regions))
+    inode.write(0, file)
     inode.sync()
-    disk.names[f"/{name}/{replicate.instance.instance.FILE_NAME}"] = inode
+    disk.names[f"/{name}/{FILE_NAME}"] = inode
     disk.certain = dict(disk.names)
     return disk
 
 
-def fill(
-    primary: list[model.Region], run_on_primary: object, secondary: list[model.Region], run_on_secondary: object
-) -> None:
-    """First transactions, and the seed. `run_on_…(call)` makes a call as a process of that host."""
-    position = catalogue = None
+def rewrite_file(disk: Disk, name: str, file: bytes) -> None:
+    """The host's instance file is another one, and durable."""
+    inode = disk.names[f"/{name}/{FILE_NAME}"]
+    inode.truncate(0)
+    inode.write(0, file)
+    inode.sync()
+
+
+def made(world: Any, hosts: Sequence[Host], fill: Callable[[Sequence[Call]], None]) -> list[Made]:
+    """What `fill` makes of new hosts; it is given a way to make calls as a process of each. All of it is durable."""
+
+    def caller(process: Process) -> Call:
+        def call(what: Callable[[], None]) -> None:
+            with world.kernel.running(process):
+                what()
+
+        return call
+
+    calls = [caller(Process(world.kernel, "template", host, lambda _error: None)) for host in hosts]
+    with world.installed():
+        fill(calls)
+    for host in hosts:
+        for region in host.regions:
+            region.sync()
+    world.close()
+    return [(host.disk.copy(), host.regions) for host in hosts]
+
+
+class Written(NamedTuple):
+    """What a journal has come to."""
+
+    position: Position
+    catalogue: Catalogue
+    csn: int
+
+
+def written(door: Any) -> Written:
+    """All that the open journal has is synced; the door is closed."""
+    with door.locked():
+        door.sync_to_end()
+        found = Written(door.position(), door.catalogue(), int(door.words[word.LAST_CSN]))
+    door.close()
+    return found
+
+
+def begin_seeded(path: str, there: Written) -> None:
+    """The journal of an instance that was seeded from there."""
+    begin_journal(replicate.instance.instance.Instance.open(path), there.position, there.catalogue)
+
+
+def seed_content(first: Region, region: Region, there: Written) -> None:
+    """A region has what the first one has, as after a seed."""
+    assert first.content is not None
+    region.content = first.content.copy()
+    region.schema = region.stored_schema = first.schema
+    region.scr = {(row.origin, row.partition): row for row in scr_rows(there.position, there.csn)}
+    region.seqno = there.position.last_seqno
+
+
+def fill(primary: Sequence[Region], secondary: Sequence[Region], calls: Sequence[Call]) -> None:
+    """First transactions, and the seed. `calls`: as a process of each host."""
+    found: list[Written] = []
 
     def write() -> None:
-        nonlocal position, catalogue
-        instance = replicate.instance.instance.Instance.open("/paris")
-        door = open_door(instance)
+        door = open_door(replicate.instance.instance.Instance.open("/paris"))
         for region in range(len(primary)):
             session = RegionSession(door, REGIONS[region], adding=True)
             table_id = definition_of(1, region).table_id
@@ -94,23 +173,16 @@ def fill(
                 captured = CapturedChanges(payload, 8 if is_first else 4, (1 + region,), is_first, None, is_first)
                 session.commit(captured)
             session.close()
-        with door.locked():
-            door.sync_to_end()
-            position, catalogue = door.position(), door.catalogue()
-        door.close()
+        found.append(written(door))
 
-    def seed() -> None:
-        assert position is not None
-        assert catalogue is not None
-        begin_journal(replicate.instance.instance.Instance.open("/oslo"), position, catalogue)
-
-    run_on_primary(write)  # type: ignore[operator]
-    run_on_secondary(seed)  # type: ignore[operator]
-    assert position is not None
-    for here, there in zip(primary, secondary, strict=True):
-        there.rows = list(here.rows)
-        there.schema = there.stored_schema = here.schema
+    calls[0](write)
+    (there,) = found
+    calls[1](lambda: begin_seeded("/oslo", there))
+    position = there.position
+    for here, other in zip(primary, secondary, strict=True):
+        other.rows = list(here.rows)
+        other.schema = other.stored_schema = here.schema
         for (origin, partition), last in position.vector.items():
             row = ScrRow(origin, partition, last, position.chains[origin][1], 1, position.last_seqno)
-            there.scr[origin, partition] = row
-        there.seqno = position.last_seqno
+            other.scr[origin, partition] = row
+        other.seqno = position.last_seqno

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation import world as worlds
-from tests.simulation.campaign import sweep
-from tests.simulation.plants import EQUIVALENT, FOUND, PLANTS, planted
+from tests.simulation.campaign import PAIR, hunt, run, sweep
+from tests.simulation.plants import EQUIVALENT, PLANTS, planted
 from tests.simulation.slices import SEEDS
 
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_found_within_the_seeds_of_ci(name: str) -> None:
-    mode, seed = FOUND.get(name, ("safety", 1))
-    swept = sweep(seed, 1, (mode,), plant=name)
-    if not swept.violations:
-        swept = sweep(1, SEEDS, plant=name, stop=lambda swept: bool(swept.violations))
+    swept = hunt(PAIR, name, SEEDS)
     assert swept.violations, f"{name}: not found in {swept.figures['worlds']} worlds"
 
 
@@ -28,9 +24,9 @@ def test_a_change_that_makes_no_difference_is_not_called_a_bug(name: str) -> Non
 
 
 def test_a_plant_is_taken_out_again() -> None:
-    before = worlds.run(2, "safety").figures
+    before = run(2, "safety").figures
     with planted("start point off by one"):
-        assert worlds.run(2, "safety").violation is not None
-    after = worlds.run(2, "safety")
+        assert run(2, "safety").violation is not None
+    after = run(2, "safety")
     assert after.violation is None
     assert after.figures == before

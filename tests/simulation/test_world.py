@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation import world as worlds
+from tests.simulation.base import MODES
 from tests.simulation.campaign import KEPT, run, sweep
 from tests.simulation.disk import Disk, SimulatedOs
 from tests.simulation.host import DIRECTORIES
@@ -34,7 +34,7 @@ def test_a_kept_seed_is_well_now(mode: str, seed: int) -> None:
 
 
 WORLDS = [
-    *((mode, seed) for seed in (7, 42, 75) for mode in worlds.MODES),
+    *((mode, seed) for seed in (7, 42, 75) for mode in MODES),
     ("suppliers-safety", 9),
     ("roles-liveness", 9),
     ("parts-liveness", 9),
@@ -77,7 +77,7 @@ def test_a_bad_world_leaves_its_story(tmp_path: Path) -> None:
 
 
 def test_recording_changes_nothing() -> None:
-    plain, recorded = worlds.run(42, "liveness"), worlds.run(42, "liveness", recording=True)
+    plain, recorded = run(42, "liveness"), run(42, "liveness", recording=True)
     assert plain.figures == recorded.figures
     assert plain.transcript is None
 

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.slices import SLICES, SLICES_OF_COMMIT, live, live_of_commit
+from tests.simulation.slices import PAIR, live, live_of_commit
 
 
 @pytest.mark.slow
 @pytest.mark.turns(1)
-@pytest.mark.parametrize("number", range(SLICES_OF_COMMIT // 2, SLICES_OF_COMMIT))
+@pytest.mark.parametrize("number", range(PAIR.slices_of_commit // 2, PAIR.slices_of_commit))
 def test_in_worlds_of_this_commit_nothing_is_lost_either(number: int, tmp_path: Path) -> None:
-    live_of_commit(number, tmp_path)
+    live_of_commit(PAIR, tmp_path, number)
 
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(SLICES // 2, SLICES))
+@pytest.mark.parametrize("number", range(PAIR.slices // 2, PAIR.slices))
 def test_whatever_fails_the_secondary_holds_a_prefix_and_nothing_acknowledged_is_lost(
     number: int, tmp_path: Path
 ) -> None:
-    live(number, tmp_path)
+    live(PAIR, tmp_path, number)

@@ -23,6 +23,7 @@ from tests.simulation import actors
 from tests.simulation.host import REGIONS, SimulatedInstance
 from tests.simulation.parts.climate import PARTITIONS
 from tests.simulation.parts.template import define, definition_of, name_of
+from tests.simulation.replaced import replaced
 from tests.simulation.template import change
 
 
@@ -168,7 +169,7 @@ def watched(world: Any) -> Iterator[None]:
         kept.send_large(self, seqno, token, parts, frame)
 
     with (
-        actors.replaced(
+        replaced(
             (link_class, "send_batch", send_batch),
             (link_class, "send_parts", send_parts),
             (link_class, "send_large", send_large),

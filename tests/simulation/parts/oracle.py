@@ -62,6 +62,10 @@ class PartsOracle(Oracle):
         """Whether it gets such rows to the end."""
         return self._climate.stays(self.partition_of[row])
 
+    def gets(self, parts: tuple[tuple[int, ...], ...]) -> Sequence[int]:
+        """Those whose partition stays."""
+        return self._staying(tuple(flatten.from_iterable(parts)))
+
     def _staying(self, rows: Sequence[int]) -> list[int]:
         return [row for row in rows if self.stays(row)]
 
@@ -186,24 +190,11 @@ class PartsOracle(Oracle):
         """The secondary has recovered, and its journal ends there."""
         for lane in self.lanes:
             region = lane.secondary
-            if region.seqno < self.reported_seqno or last_seqno < self.reported_seqno:
-                raise ViolationError(
-                    "I4 honest", f"{self.reported_seqno} was reported as durable, {region.seqno} is left ({last_seqno})"
-                )
-            if region.seqno != last_seqno:
-                raise ViolationError("I2 prefix", f"a region holds {region.seqno}, the journal ends with {last_seqno}")
+            self.check_reached(region, last_seqno)
             self._check_rows(lane, "recovered")
             self._check_records(region)
         self._check_whole(set().union(*(lane.secondary.present for lane in self.lanes)), is_secondary=True)
         self.kept_back = sum(not self.holds(row) for lane in self.lanes for row in lane.truth)
-
-    def _check_whole(self, present: set[int], *, is_secondary: bool = False) -> None:
-        for parts in self.transactions:
-            rows = list(flatten.from_iterable(parts))
-            rows = self._staying(rows) if is_secondary else rows
-            there = present.intersection(rows)
-            if there and len(there) < len(rows):
-                raise ViolationError("I2 whole", f"of the transaction with rows {rows} only {sorted(there)} are there")
 
     def _check_records(self, region: Region) -> None:
         """The checkpoint record of each partition that is here names the last transaction with rows of it, or a later

@@ -14,7 +14,7 @@ import update_process.routes
 from replicate.journal import sections
 from replicate.journal.record import pack_null, read_head
 from replicate.model.transaction import TableDefinition
-from tests.simulation.plants import Change
+from tests.simulation.replaced import Change
 
 Selection = replicate.filters.selection.PartitionSelection
 
@@ -101,14 +101,14 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
 
 
 FOUND: Final[dict[str, tuple[str, int]]] = {
-    "parts: rows in NONE leave": ("safety", 13),
-    "parts: a moved table goes as before": ("safety", 7),
-    "parts: a transaction over several partitions goes whole": ("liveness", 2),
-    "parts: nothing goes of one that is not wanted whole": ("liveness", 3),
-    "parts: of what is left the first partition goes": ("liveness", 38),
-    "parts: a large transaction goes whole for one of its partitions": ("liveness", 9),
-    "parts: what a large transaction defines is not learnt": ("safety", 48),
-    "parts: a partition's record stays behind its rows": ("safety", 3),
-    "parts: a journal does not say that it has not all": ("liveness", 7),
+    "parts: rows in NONE leave": ("parts-safety", 13),
+    "parts: a moved table goes as before": ("parts-safety", 7),
+    "parts: a transaction over several partitions goes whole": ("parts-liveness", 2),
+    "parts: nothing goes of one that is not wanted whole": ("parts-liveness", 3),
+    "parts: of what is left the first partition goes": ("parts-liveness", 38),
+    "parts: a large transaction goes whole for one of its partitions": ("parts-liveness", 9),
+    "parts: what a large transaction defines is not learnt": ("parts-safety", 48),
+    "parts: a partition's record stays behind its rows": ("parts-safety", 3),
+    "parts: a journal does not say that it has not all": ("parts-liveness", 7),
 }
 """The first world that finds each."""

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.slices import PART_SLICES, live_parts, live_parts_of_commit
+from tests.simulation.slices import PARTS, live, live_of_commit
 
 
 @pytest.mark.slow
 @pytest.mark.turns(1)
 def test_in_worlds_of_this_commit_the_secondary_is_the_primary_restricted(tmp_path: Path) -> None:
-    live_parts_of_commit(tmp_path)
+    live_of_commit(PARTS, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(PART_SLICES))
+@pytest.mark.parametrize("number", range(PARTS.slices))
 def test_whatever_fails_the_secondary_has_what_it_subscribes_to_and_nothing_else(number: int, tmp_path: Path) -> None:
-    live_parts(number, tmp_path)
+    live(PARTS, tmp_path, number)

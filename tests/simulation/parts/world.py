@@ -1,9 +1,9 @@
 """One world with partitions: a primary whose tables are in some, and a secondary that subscribes to a few of them, with
 all their processes and the faults of one seed.
 
-    run(seed, "safety")     any fault at any time; at the end both hosts lose power, and are judged
-    run(seed, "liveness")   the faults end; within LEVEL_WITHIN_S the secondary has all that it gets, and the source
-                            knows it
+    PartsWorld(seed, "safety").run()     any fault at any time; at the end both hosts lose power, and are judged
+    PartsWorld(seed, "liveness").run()   the faults end; within LEVEL_WITHIN_S the secondary has what it gets, and the
+                                         source knows it
 
 What ../world.py has is here, too. Guarantees: as there.
 Refuses to know: how many worlds there are (campaign.py), what is planted (plants.py).
@@ -16,7 +16,7 @@ from typing import Any
 
 from replicate.door.recovery.opening import make_chain
 from replicate.journal.chain import Chain
-from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import changes_of, decode_batch
 from replicate.journal.walk import walk
 from tests.simulation.base import Main
@@ -26,7 +26,7 @@ from tests.simulation.host import Host, config_of
 from tests.simulation.parts import actors, template
 from tests.simulation.parts.climate import PartsClimate
 from tests.simulation.parts.oracle import PartsOracle
-from tests.simulation.stage import installed
+from tests.simulation.recovered import found_in
 from tests.simulation.world import World
 
 
@@ -101,17 +101,13 @@ class PartsWorld(World):
         self.figures["unmarked segments judged"] += 1
 
     def _note_frames(self, chain: Chain, last_seqno: int) -> None:
-        reader = ChainReader(chain, chain.oldest_seqno())
-        try:
-            while (found := reader.read(1 << 20, last_seqno)) is not None:
-                if isinstance(found, LargeTransaction):
-                    self.oracle.note_large(found)
-                    continue
-                bodies = decode_batch(found.data)[2::3]
-                for body, (_, head) in zip(bodies, walk(found.data), strict=True):
-                    self.oracle.note_frame(head.seqno, head.origin, head.origin_seqno, changes_of(body))
-        finally:
-            reader.close()
+        for found in found_in(chain, last_seqno):
+            if isinstance(found, LargeTransaction):
+                self.oracle.note_large(found)
+                continue
+            bodies = decode_batch(found.data)[2::3]
+            for body, (_, head) in zip(bodies, walk(found.data), strict=True):
+                self.oracle.note_frame(head.seqno, head.origin, head.origin_seqno, changes_of(body))
 
     def count_figures(self) -> None:
         """As there; and what never left."""
@@ -119,16 +115,6 @@ class PartsWorld(World):
         self.figures["rows kept back"] += self.oracle.kept_back
         self.figures["worlds with a part"] += self.climate.wanted is not None
 
-
-def run(seed: int, mode: str, *, recording: bool = False) -> PartsWorld:
-    """One world, whole. Look at its `violation` and `figures`."""
-    world = PartsWorld(seed, mode, recording=recording)
-    template.made(world.climate.placed, world.climate.wanted)
-    with installed(world):
-        try:
-            world.begin()
-            with world.watched():
-                world.live()
-        finally:
-            world.close()
-    return world
+    def make_template(self) -> None:
+        """With its tables, and what the secondary subscribes to."""
+        template.made(self.climate.placed, self.climate.wanted)

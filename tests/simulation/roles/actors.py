@@ -9,30 +9,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator
-from types import SimpleNamespace
 from typing import Any, Final
 
 import receiver_server.process
-import replicate.door.door
 import replicate.roles.encounters
-import source_server.consumer_state
-import source_server.link
 import source_server.process
 import update_process.process
 from replicate.door.primary import RegionSession
 from replicate.door.recovery.opening import open_door
 from replicate.errors import NotPrimaryError, ReplicateError
-from replicate.journal.segment import SegmentFile
-from replicate.model.transaction import Op
 from replicate.pool import control as word
 from replicate.region.protocol import CapturedChanges
-from tests.simulation.actors import AnyWriter, Context, replaced, watched_links
+from tests.simulation.actors import AnyWriter, Context
 from tests.simulation.base import Main
+from tests.simulation.draft import Draft
 from tests.simulation.host import SimulatedInstance
+from tests.simulation.replaced import replaced
 from tests.simulation.roles.machine import DaemonLock, is_asked_aside
 from tests.simulation.roles.template import PARTITION, table
-from tests.simulation.suppliers.content import Content, Image
-from tests.simulation.template import change
+from tests.simulation.watching import watched_frames
 
 LOOK_S: Final = 0.1
 STOP_S: Final = 5.0
@@ -118,8 +113,6 @@ class RoleWriter(AnyWriter):
     def __init__(self, world: Any, instance: SimulatedInstance) -> None:
         super().__init__(world, RegionSession(open_door(instance), "main"))
         self._name = world.kernel.process.host.name
-        self._pieces: list[bytes] = []
-        self._flat: list[Any] = []
         self.is_over = False
         """Another site is primary."""
 
@@ -158,48 +151,20 @@ class RoleWriter(AnyWriter):
 
     def make(self, rows: list[int], *, beside: bool) -> CapturedChanges:
         """Some changes of rows, all of which bear the transaction's name."""
-        world, dice = self.world, self.world.dice
+        world = self.world
         by = world.next_row()
         rows.append(by)
-        self._pieces, self._flat = [], []
-        content: Content = self.session.connection.working()
-        is_large = not beside and dice.random() < world.climate.large_share
-        count = dice.randrange(4, 9) if is_large else dice.choice([1, 1, 1, 2, 4])
-        size = 400 if is_large else dice.choice([8, 8, 40, 150] if count > 1 or beside else world.climate.sizes)
-        for number in range(count):
-            self._change(content, by, size, is_first=not number)
-        world.oracle.on_submitted(self._name, by, self._flat)
-        payload, changes = b"".join(self._pieces), 4 * len(self._pieces)
-        world.log("commits", by, "".join("?IUD"[op] for op in self._flat[0::4]), len(payload), "large" * is_large)
+        is_large = not beside and world.dice.random() < world.climate.large_share
+        draft = Draft(world, self.session.connection.working(), by, is_large=is_large)
+        draft.change_some(table(), world.climate.sizes, is_small=beside)
+        world.oracle.on_submitted(self._name, by, draft.flat)
+        payload = draft.payload
+        world.log("commits", by, draft.kinds, len(payload), "large" * is_large)
         if is_large:
             spool = self.spooled(payload)
             world.oracle.spooled[spool.origin, spool.token] = by
-            return CapturedChanges(b"", changes, (PARTITION,), False, spool, False)
-        return CapturedChanges(payload, changes, (PARTITION,), False, None, False)
-
-    def _change(self, content: Content, by: int, size: int, *, is_first: bool) -> None:
-        """A row more, or another one, or one less: of what this transaction has not touched."""
-        dice = self.world.dice
-        rows = content.rows["t"]
-        body = bytes(dice.randrange(size + 1))
-        lot = dice.random()
-        old = [row for row in rows.values() if row[1] != by]
-        if lot < 0.6 or not old:
-            self._put(content, None, (self.world.next_row(), by, body))
-            return
-        before = dice.choice(old)
-        self._put(content, before, (before[0], by, body) if lot < 0.85 or is_first else None)
-
-    def _put(self, content: Content, before: Image | None, after: Image | None) -> None:
-        argument, values = 0, list(after or before or ())
-        op = Op.INSERT if before is None else Op.DELETE
-        if before is not None and after is not None:
-            op = Op.UPDATE
-            changed = [at for at, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]]
-            argument, values = sum(1 << at for at in changed), [*(after[at] for at in changed), *before]
-        content.change(table(), op, argument, values)
-        self._pieces.append(change(op, table().table_id, argument, values))
-        self._flat += [int(op), table().table_id, argument, values]
+            return CapturedChanges(b"", draft.elements, (PARTITION,), False, spool, False)
+        return CapturedChanges(payload, draft.elements, (PARTITION,), False, None, False)
 
 
 async def writer(world: Any) -> None:
@@ -215,58 +180,14 @@ async def writer(world: Any) -> None:
 
 @contextlib.contextmanager
 def watched(world: Any) -> Iterator[None]:
-    """The oracle sees what hosts append, and what sources send and hear."""
-    oracle = world.oracle
-    state_class, link_class = source_server.consumer_state.ConsumerState, source_server.link.SourceLink
-    kept = SimpleNamespace(
-        acknowledged=state_class.acknowledged, send_batch=link_class.send_batch, send_large=link_class.send_large,
-        append=SegmentFile.append, adopt=replicate.door.door.adopt, meet=replicate.roles.encounters.meet,
-    )  # fmt: skip
-
-    def here() -> str:
-        return str(world.kernel.process.host.name)
-
-    def acknowledged(self: Any, event: Any) -> None:
-        oracle.on_reported(here(), self.peer_name, event.reply.last_durable_seqno)
-        kept.acknowledged(self, event)
-
-    def send_batch(self: Any, batch: Any) -> None:
-        kept.send_batch(self, batch)
-        oracle.on_sent(here(), batch.data)
-
-    def send_large(self: Any, seqno: int, token: int, parts: int, frame: bytes) -> None:
-        kept.send_large(self, seqno, token, parts, frame)
-        oracle.on_sent(here(), frame)
-
-    def append(self: Any, offset: int, data: Any) -> int:
-        frames = data if isinstance(data, bytes) else b"".join(map(bytes, data))
-        name, has_failed = here(), False
-        try:
-            return int(kept.append(self, offset, data))
-        except Exception:
-            has_failed = True
-            raise
-        finally:  # also where it was killed: some of it may be there
-            if any(frames[:1]) and not has_failed:  # zeros: what stood there is taken out
-                oracle.on_appended(name, frames)
-
-    def adopt(spool: Any, header: Any, frame: bytes, catalogue: Any, **more: Any) -> str:
-        oracle.on_appended(here(), frame)
-        return str(kept.adopt(spool, header, frame, catalogue, **more))
+    """The oracle sees what hosts append, what sources send and hear, and who is fenced."""
+    kept = replicate.roles.encounters.meet
 
     def meet(instance: Any, other: Any) -> Any:
-        found = kept.meet(instance, other)
+        found = kept(instance, other)
         if found is not None and found.is_fenced:
-            oracle.on_fenced(here())
+            world.oracle.on_fenced(str(world.kernel.process.host.name))
         return found
 
-    watching = replaced(
-        (state_class, "acknowledged", acknowledged),
-        (link_class, "send_batch", send_batch),
-        (link_class, "send_large", send_large),
-        (SegmentFile, "append", append),
-        (replicate.door.door, "adopt", adopt),
-        (replicate.roles.encounters, "meet", meet),
-    )
-    with watched_links(world), watching:
+    with watched_frames(world), replaced((replicate.roles.encounters, "meet", meet)):
         yield

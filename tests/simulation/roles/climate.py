@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.simulation.climate import Climate
-from tests.simulation.roles.template import NAMES
+from tests.simulation.template import NAMES
 
 PLANNED: Final = ("switch", "switch", "switch", "step_by_step")
 UNPLANNED: Final = ("switch", "step_by_step", "disaster", "disaster", "split", "split", "take_back", "turn_round")

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulation.faults import Fuse
+from tests.simulation.faults import Fuse, SiteFaults
 from tests.simulation.kernel import Process
-from tests.simulation.suppliers.faults import SupplierFaults
 
 RENAMED: Final = "replace.renamed"
 CHANGING: Final = (
@@ -27,8 +26,8 @@ CHANGING: Final = (
 """Failpoints on the way of a change of roles, of a fence, of a switchover, of a rollback."""
 
 
-class RoleFaults(SupplierFaults):
-    """Lines fail one by one, or all that lead to one site."""
+class RoleFaults(SiteFaults):
+    """Those of every site, and deaths on the way of a change."""
 
     def _fire(self, fuse: Fuse, name: str, process: Process) -> None:
         """Power may go soon after somebody was killed in a change: what is left of that is durable by then, or gone."""

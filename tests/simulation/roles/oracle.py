@@ -22,18 +22,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from replicate.journal.record import LARGE_BEGINS, STREAM_KINDS, as_written, changes_of, decode_batch, large_commit_of
+from replicate.journal.record import large_commit_of
 from replicate.journal.walk import walk
 from replicate.lost.read import LostTransaction
-from replicate.model.transaction import Kind, Op
+from replicate.model.transaction import Kind
 from replicate.model.vector import Origin
+from tests.simulation.content import Image, images_of
+from tests.simulation.frames import read, transactions_in
 from tests.simulation.oracle import ViolationError
 from tests.simulation.regions import Pending, Region
-from tests.simulation.roles.template import NAMES, uuid_of
-from tests.simulation.suppliers.content import Image, images_of
+from tests.simulation.template import NAMES, uuid_of
 
 INCARNATIONS_MAX: Final = 400
-_ROWS: Final = frozenset((Op.INSERT, Op.UPDATE, Op.DELETE))
 Rows = dict[Any, Image]
 FIRST: Final = Origin(uuid_of(NAMES[0]), 1).key
 """The origin that has one transaction at the beginning (template.py)."""
@@ -201,10 +201,8 @@ class RoleOracle:
     def on_appended(self, name: str, data: bytes) -> None:
         """A host has appended these frames to its journal."""
         site = self.sites[name]
-        for offset, head in walk(data):
-            if head.kind not in STREAM_KINDS and head.kind not in LARGE_BEGINS:
-                continue
-            written = self.read(data[offset : offset + head.frame_bytes])
+        for head, frame in transactions_in(data):
+            written = self.read(frame)
             if site.frames.get(head.seqno) != written:
                 self._check_may_write(name, written)
             site.frames[head.seqno] = written
@@ -220,14 +218,8 @@ class RoleOracle:
 
     def read(self, frame: bytes) -> Written:
         """What a frame holds."""
-        frame = as_written(frame) or frame
-        (body,) = decode_batch(frame)[2::3]
+        body, found = read(frame)
         kind, _, _, chain, origin, origin_seqno = body[:6]
-        found: list[Any] = []
-        changes = changes_of(body)
-        for place in range(0, len(changes), 4):
-            if changes[place] in _ROWS:
-                found += changes[place : place + 4]
         by = 0
         if large := large_commit_of(body):
             by = self.spooled[origin, large[0]]

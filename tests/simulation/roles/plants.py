@@ -25,14 +25,11 @@ from replicate.instance.instance import Instance
 from replicate.journal.durable import DurableSidecar
 from replicate.pool.shared_memory import PoolKind
 from replicate.roles.handover import GiverStanding
-from tests.simulation.plants import Change
+from tests.simulation.plants import nothing
+from tests.simulation.replaced import Change
 from tests.simulation.roles.machine import DaemonLock
 
 RoleGiver = source_server.handover.RoleGiver
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    pass
 
 
 def _leaves_one() -> list[Change]:
@@ -116,7 +113,7 @@ def _lost_file_not_synced() -> list[Change]:
             replicate.lost.file.os = before
 
     kept = replicate.lost.keep.write_lost
-    return [(replicate.lost.keep, "write_lost", write), (replicate.lost.file, "sync_directory", _nothing)]
+    return [(replicate.lost.keep, "write_lost", write), (replicate.lost.file, "sync_directory", nothing)]
 
 
 def _no_marker() -> list[Change]:
@@ -127,11 +124,11 @@ def _no_marker() -> list[Change]:
             kept(path, data, *more)
 
     kept = replicate.roles.rollback.replace_file
-    return [(replicate.roles.rollback, "replace_file", put), (replicate.roles.rollback, "_remove_marker", _nothing)]
+    return [(replicate.roles.rollback, "replace_file", put), (replicate.roles.rollback, "_remove_marker", nothing)]
 
 
 def _opens_half_rolled_back() -> list[Change]:
-    return [(replicate.door.recovery.opening, "_refuse_half_rolled_back", _nothing)]
+    return [(replicate.door.recovery.opening, "_refuse_half_rolled_back", nothing)]
 
 
 def _undo_begins_again() -> list[Change]:
@@ -148,11 +145,11 @@ def _undo_begins_again() -> list[Change]:
 
 
 def _journal_not_cut() -> list[Change]:
-    return [(replicate.roles.rollback, "_cut_journal", _nothing)]
+    return [(replicate.roles.rollback, "_cut_journal", nothing)]
 
 
 def _sidecar_not_lowered() -> list[Change]:
-    return [(DurableSidecar, "reset", _nothing)]
+    return [(DurableSidecar, "reset", nothing)]
 
 
 def _incarnation_used_again() -> list[Change]:
@@ -164,12 +161,12 @@ def _incarnation_used_again() -> list[Change]:
             self._store(replace(content, incarnation=content.incarnation - 1))
 
     kept = Instance.change_role
-    return [(Instance, "change_role", change), (Instance, "raise_incarnation", _nothing)]
+    return [(Instance, "change_role", change), (Instance, "raise_incarnation", nothing)]
 
 
 def _fence_not_kept() -> list[Change]:
     """A fence that is in memory only: the pool is retired, and the file says nothing."""
-    return [(Instance, "note_fence", _nothing)]
+    return [(Instance, "note_fence", nothing)]
 
 
 def _fence_without_its_pool() -> list[Change]:
@@ -183,7 +180,7 @@ def _door_stays_open() -> list[Change]:
     async def close(self: Any, held: Any, deadline_s: float) -> None:
         await kept(self, held, deadline_s)
         self._closed._barrier.lift()
-        self._closed.turn_away = _nothing
+        self._closed.turn_away = nothing
 
     kept = RoleGiver._close
     return [(RoleGiver, "_close", close), (replicate.roles.role, "may_give", lambda **_: True)]
@@ -197,7 +194,7 @@ def _half_switchover_forgotten() -> list[Change]:
         return GiverStanding.HAS_SUCCESSOR if found is GiverStanding.HAS_GIVEN else found
 
     kept = RoleGiver._standing
-    return [(RoleGiver, "_standing", standing), (RoleGiver, "_tell", _nothing)]
+    return [(RoleGiver, "_standing", standing), (RoleGiver, "_tell", nothing)]
 
 
 def _no_checkpoint_records() -> list[Change]:
@@ -214,7 +211,7 @@ def _pools_stay() -> list[Change]:
 
 def _renamed_and_not_synced() -> list[Change]:
     """What a killed change of the role has renamed is taken for durable. Worlds found that in the product."""
-    return [(replicate.door.recovery.recovery, "sync_directory", _nothing)]
+    return [(replicate.door.recovery.recovery, "sync_directory", nothing)]
 
 
 PLANTS: Final[Mapping[str, Callable[[], list[Change]]]] = {

@@ -8,41 +8,36 @@ Refuses to know: what happens then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import replicate.instance.instance
 from replicate.door.primary import RegionSession
-from replicate.door.recovery.opening import begin_journal, open_door
+from replicate.door.recovery.opening import open_door
 from replicate.instance.file import InstanceFile, PeerEntry, encode
-from replicate.model.transaction import Catalogue, Column, Op, TableDefinition
-from replicate.model.vector import Position
-from replicate.pool import control as word
-from replicate.region.protocol import CapturedChanges, ScrRow, scr_rows
-from tests.simulation import regions as model
-from tests.simulation.disk import Disk, Inode
-from tests.simulation.host import DIRECTORIES, directories, entry_of
-from tests.simulation.suppliers.content import Content
-from tests.simulation.template import NETWORK, change
+from replicate.model.transaction import Column, Op, TableDefinition
+from replicate.region.protocol import CapturedChanges
+from tests.simulation import template
+from tests.simulation.content import Content
+from tests.simulation.disk import Disk
+from tests.simulation.host import DIRECTORIES, entry_of
+from tests.simulation.regions import Region
+from tests.simulation.template import (
+    NETWORK,
+    Call,
+    Written,
+    address_of,
+    begin_seeded,
+    change,
+    seed_content,
+    uuid_of,
+    written,
+)
 
-NAMES: Final = ("paris", "oslo", "rome")
 ROWS: Final = 3
 """At the beginning."""
 PARTITION: Final = 1
-
-Call = Callable[[Callable[[], None]], None]
-"""Makes a call as a process of some host."""
-
-
-def uuid_of(name: str) -> bytes:
-    """The instance's."""
-    return name[:1].encode() * 16
-
-
-def address_of(name: str) -> str:
-    """The host's, as network.py gives them out."""
-    return f"10.0.0.{1 + NAMES.index(name)}"
 
 
 def table() -> TableDefinition:
@@ -72,23 +67,14 @@ def instance_file(name: str, names: Sequence[str]) -> bytes:
 
 def new_disk(name: str, names: Sequence[str]) -> Disk:
     """A disk with an instance that was just made. Lost files are written beside it, at the root."""
-    disk = Disk(("/", *directories(name)))
-    inode: Inode = disk.make()
-    inode.write(0, instance_file(name, names))
-    inode.sync()
-    disk.names[f"/{name}/{replicate.instance.instance.FILE_NAME}"] = inode
-    disk.certain = dict(disk.names)
-    return disk
+    return template.new_disk(name, instance_file(name, names), above=("/",))
 
 
-def fill(names: Sequence[str], regions: Sequence[model.Region], calls: Sequence[Call]) -> None:
+def fill(names: Sequence[str], regions: Sequence[Region], calls: Sequence[Call]) -> None:
     """First transactions at the first one, and the seeds. `calls`: as a process of each host."""
-    position: Any = None
-    catalogue: Any = None
-    csn = 0
+    found: list[Written] = []
 
     def write() -> None:
-        nonlocal position, catalogue, csn
         door = open_door(replicate.instance.instance.Instance.open(f"/{names[0]}"))
         session = RegionSession(door, "main", adding=True)
         session.begin(timeout_s=0)
@@ -101,22 +87,10 @@ def fill(names: Sequence[str], regions: Sequence[model.Region], calls: Sequence[
         session.connection.open().schema += 1
         session.commit(CapturedChanges(b"".join(pieces), 4 * len(pieces), (table().partition,), True, None, True))
         session.close()
-        with door.locked():
-            door.sync_to_end()
-            position, catalogue, csn = door.position(), door.catalogue(), int(door.words[word.LAST_CSN])
-        door.close()
+        found.append(written(door))
 
     calls[0](write)
-    first = regions[0]
-    assert first.content is not None
+    (there,) = found
     for name, region, call in zip(names[1:], regions[1:], calls[1:], strict=True):
-        call(partial(_begin, name, position, catalogue))
-        region.content = first.content.copy()
-        region.schema = region.stored_schema = first.schema
-        rows: list[ScrRow] = scr_rows(position, csn)
-        region.scr = {(row.origin, row.partition): row for row in rows}
-        region.seqno = position.last_seqno
-
-
-def _begin(name: str, position: Position, catalogue: Catalogue) -> None:
-    begin_journal(replicate.instance.instance.Instance.open(f"/{name}"), position, catalogue)
+        call(partial(begin_seeded, f"/{name}", there))
+        seed_content(regions[0], region, there)

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tests.simulation.campaign import ROLE_MODES, sweep
+from tests.simulation.campaign import ROLES, hunt, sweep
 from tests.simulation.roles.plants import FOUND, PLANTS
 
 FEW: Final = 40
@@ -17,10 +17,7 @@ FEW: Final = 40
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_found_by_a_few_worlds(name: str) -> None:
-    mode, seed = FOUND[name]
-    swept = sweep(seed, 1, (mode,), plant=name)
-    if not swept.violations:
-        swept = sweep(1, FEW, ROLE_MODES, plant=name, stop=lambda swept: bool(swept.violations))
+    swept = hunt(ROLES, name, FEW)
     assert swept.violations, f"{name}: not found in {swept.figures['worlds']} worlds"
 
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.slices import ROLE_SLICES, live_roles, live_roles_of_commit
+from tests.simulation.slices import ROLES, live, live_of_commit
 
 
 @pytest.mark.slow
 @pytest.mark.turns(1)
 def test_in_worlds_of_this_commit_roles_change_and_nothing_is_lost(tmp_path: Path) -> None:
-    live_roles_of_commit(tmp_path)
+    live_of_commit(ROLES, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(ROLE_SLICES))
+@pytest.mark.parametrize("number", range(ROLES.slices))
 def test_whatever_fails_there_is_one_history_in_the_end_and_what_is_not_in_it_is_in_a_file(
     number: int, tmp_path: Path
 ) -> None:
-    live_roles(number, tmp_path)
+    live(ROLES, tmp_path, number)

@@ -1,7 +1,7 @@
 """One world of roles: two sites or three, of which one is primary, until somebody wants another one, or it dies.
 
-    run(seed, "safety")     any fault at any time; at the end all hosts lose power, and are judged
-    run(seed, "liveness")   the faults end; within LEVEL_S there is one primary, and all have the same
+    RoleWorld(seed, "safety").run()     any fault at any time; at the end all hosts lose power, and are judged
+    RoleWorld(seed, "liveness").run()   the faults end; within LEVEL_S there is one primary, and all have the same
 
 What every world has is in ../base.py. Guarantees: as there.
 Refuses to know: how many worlds there are (../campaign.py), what is planted (plants.py), what operators want
@@ -12,26 +12,26 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from replicate.door.recovery.opening import ROLLBACK_MARKER, make_chain
-from replicate.door.recovery.redo_region import redo_region
 from replicate.instance.instance import FILE_NAME
-from replicate.journal.reader import ChainReader
-from replicate.journal.walk import walk
 from replicate.lost.history import find_in_history
 from replicate.lost.read import LostTransaction
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind
 from replicate.roles.verdict import NAME as VERDICT_NAME
-from tests.simulation.base import REFUSALS, STEPS_MAX, BaseWorld, Main, journal_end
+from tests.simulation.base import REFUSALS, STEPS_MAX, BaseWorld, Main, acknowledged_by, journal_end
+from tests.simulation.content import Content
 from tests.simulation.disk import Disk
 from tests.simulation.host import RING_SLOTS, Host, SimulatedLock, config_of
 from tests.simulation.kernel import Process
 from tests.simulation.oracle import ViolationError
+from tests.simulation.recovered import bring_forward, chain_hashes
 from tests.simulation.regions import Region
 from tests.simulation.roles import actors, stage, template
 from tests.simulation.roles.climate import RoleClimate
@@ -39,8 +39,7 @@ from tests.simulation.roles.faults import RoleFaults
 from tests.simulation.roles.machine import RoleHost, RolePath
 from tests.simulation.roles.operators import Operators
 from tests.simulation.roles.oracle import RoleOracle, lost_in
-from tests.simulation.stage import installed
-from tests.simulation.suppliers.content import Content
+from tests.simulation.template import NAMES, Made, made
 
 LEVEL_S: Final = 120.0
 DEPTH_MAX: Final = 8
@@ -59,8 +58,8 @@ SEEN: Final = {
 }
 """As base.SEEN."""
 
-_templates: dict[int, Any] = {}
-"""Number of sites -> of each host: its disk and its region."""
+_templates: dict[int, list[Made]] = {}
+"""By the number of sites."""
 
 
 class RoleWorld(BaseWorld):
@@ -95,11 +94,17 @@ class RoleWorld(BaseWorld):
         """As stage.py has it."""
         return stage.sizes(self)
 
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """As ever, and as stage.py has it."""
+        with stage.opening_files(self), super().installed():
+            yield
+
     def begin(self) -> None:
         """All hosts as the template has them, and nobody running but the operators."""
         climate = self.climate
         hosts = []
-        for name, (disk, region) in zip(climate.names, template_of(len(climate.names)), strict=True):
+        for name, (disk, (region,)) in zip(climate.names, _templates[len(climate.names)], strict=True):
             config = config_of(self.dice, climate.durabilities[name])
             config = replace(config, receiver=replace(config.receiver, auto_rollback=climate.auto_rollback))
             hosts.append(RoleHost(name, disk.copy(), [region.copy()], config))
@@ -128,15 +133,6 @@ class RoleWorld(BaseWorld):
         others = [one for one in self.climate.names if one != name]
         sources = [(f"source-{peer}@{name}", actors.source(peer)) for peer in others]
         return [*writers, *sources, (f"receiver@{name}", actors.receiver), (f"update@{name}", actors.update)]
-
-    def committing(self, weight: int) -> list[str]:
-        """All of them."""
-        return [host.name for host in self.hosts]
-
-    @property
-    def mended(self) -> Iterable[Host]:
-        """All of them."""
-        return self.hosts
 
     # Threads that sleep.
 
@@ -225,23 +221,9 @@ class RoleWorld(BaseWorld):
 
     def look(self, host: Host, door: Any, last_seqno: int) -> None:
         """The host has recovered: its journal is mended, its region rolled forward."""
-        with door.locked():
-            pass  # mends the journal's end
-        for entry in door.instance.regions:
-            if door.words[word.REGION_APPENDED + entry.region_id] != door.words[word.REGION_DONE + entry.region_id]:
-                redo_region(door, entry)
-        last_seqno = int(door.words[word.LAST_SEQNO])
+        last_seqno = bring_forward(door)
         chain = make_chain(door.instance)
-        chains: dict[int, int] = {}
-        reader = ChainReader(chain, chain.oldest_seqno())
-        try:
-            while (found := reader.read(1 << 20, last_seqno)) is not None:
-                data = found.commit_frame if hasattr(found, "commit_frame") else found.data
-                for _, head in walk(data):
-                    chains[head.seqno] = head.chain
-        finally:
-            reader.close()
-        self.oracle.check(host.name, last_seqno, chains)
+        self.oracle.check(host.name, last_seqno, chain_hashes(chain, last_seqno))
         if self.is_judging:
             self._waiting[host.name] = self._waiting_at(chain, door)
 
@@ -292,8 +274,7 @@ class RoleWorld(BaseWorld):
         for host in self.hosts:
             if host is primary:
                 continue
-            stored = primary.disk.names.get(f"/{primary.name}/consumers/{host.name}.json")
-            if stored is None or json.loads(bytes(stored.seen))["acknowledged_seqno"] != last:
+            if acknowledged_by(host.name, primary) != last:
                 return False
         site = self.oracle.sites[primary.name]
         if last != site.seqno + len(site.ahead):
@@ -334,56 +315,18 @@ class RoleWorld(BaseWorld):
             self.figures[title] += self.faults.seen.get(name, 0) if self.faults is not None else 0
         self.figures["eras"] += max(site.eras for site in self.oracle.sites.values())
 
-
-def template_of(count: int) -> list[tuple[Disk, Region]]:
-    """So many hosts; made once in a process."""
-    if count not in _templates:
-        _templates[count] = _made(count)
-    found: list[tuple[Disk, Region]] = _templates[count]
-    return found
+    def make_template(self) -> None:
+        """For so many sites."""
+        count = len(self.climate.names)
+        if count not in _templates:
+            _templates[count] = _made(count)
 
 
-def make_template() -> None:
-    """All of them."""
-    for count in range(2, 1 + len(template.NAMES)):
-        template_of(count)
-
-
-def _made(count: int) -> list[tuple[Disk, Region]]:
-    world = RoleWorld(0, "safety")
-    names = template.NAMES[:count]
+def _made(count: int) -> list[Made]:
+    names = NAMES[:count]
     config = config_of(random.Random(1), "durable")
-    disks = [template.new_disk(name, names) for name in names]
-    regions = [Region(RING_SLOTS, content=Content()) for _ in names]
-    calls: list[template.Call] = []
-
-    def caller(process: Process) -> template.Call:
-        def call(what: Callable[[], None]) -> None:
-            with world.kernel.running(process):
-                what()
-
-        return call
-
-    for name, disk, region in zip(names, disks, regions, strict=True):
-        host = RoleHost(name, disk, [region], config)
-        calls.append(caller(Process(world.kernel, "template", host, lambda _error: None)))
-    with stage.opening_files(world), installed(world):
-        template.fill(names, regions, calls)
-    for region in regions:
-        region.sync()
-    world.close()
-    return [(disk.copy(), region) for disk, region in zip(disks, regions, strict=True)]
-
-
-def run(seed: int, mode: str, *, recording: bool = False) -> RoleWorld:
-    """One world, whole. Look at its `violation` and `figures`."""
-    world = RoleWorld(seed, mode, recording=recording)
-    template_of(len(world.climate.names))
-    with stage.opening_files(world), installed(world):
-        try:
-            world.begin()
-            with world.watched():
-                world.live()
-        finally:
-            world.close()
-    return world
+    hosts = [
+        RoleHost(name, template.new_disk(name, names), [Region(RING_SLOTS, content=Content())], config)
+        for name in names
+    ]
+    return made(RoleWorld(0, "safety"), hosts, partial(template.fill, names, [host.regions[0] for host in hosts]))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.simulation.climate import Climate
-from tests.simulation.suppliers.template import NAMES
+from tests.simulation.template import NAMES
 
 SHAPES: Final = ("line", "star", "ring", "mesh")
 

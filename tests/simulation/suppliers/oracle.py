@@ -16,17 +16,19 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from replicate.journal.record import LARGE_BEGINS, STREAM_KINDS, as_written, changes_of, decode_batch, large_commit_of
+from replicate.journal.record import changes_of, large_commit_of
 from replicate.journal.walk import walk
 from replicate.limits import PARTITION_STREAM
 from replicate.model.registers import Lost, Row, RowChanged, Stamp, lost
 from replicate.model.seen import Told as Seen
 from replicate.model.transaction import Kind, Op, told_of
 from replicate.model.vector import Origin
+from tests.simulation.content import Image, Name, images_of
+from tests.simulation.frames import read, transactions_in
 from tests.simulation.oracle import ViolationError
 from tests.simulation.regions import Pending, Region
-from tests.simulation.suppliers.content import Image, Name, images_of
-from tests.simulation.suppliers.template import named_table, shared_table, table_of, uuid_of
+from tests.simulation.suppliers.template import named_table, shared_table, table_of
+from tests.simulation.template import uuid_of
 
 INCARNATIONS_MAX: Final = 60
 GROUPS: Final[Mapping[str, tuple[int, ...]]] = {"shared": (0, 1, 2, 2), "named": (0, 1, 2)}
@@ -34,7 +36,6 @@ GROUPS: Final[Mapping[str, tuple[int, ...]]] = {"shared": (0, 1, 2, 2), "named":
 At = tuple[int, int, int, int]
 """Of a change: its transaction's stamp, and which one it is there."""
 NEVER: Final[At] = (0, 0, 0, 0)
-_ROWS: Final = frozenset((Op.INSERT, Op.UPDATE, Op.DELETE))
 
 Places = dict[int, tuple[int, int]]
 """Origin -> its last transaction, and the chain hash there."""
@@ -306,23 +307,18 @@ class SupplierOracle:
     def on_appended(self, name: str, data: bytes) -> None:
         """A host has appended these frames to its journal."""
         frames = self.sites[name].frames
-        for offset, head in walk(data):
-            if head.kind in STREAM_KINDS or head.kind in LARGE_BEGINS:
-                frames[head.seqno] = self.read(data[offset : offset + head.frame_bytes])
+        for head, frame in transactions_in(data):
+            frames[head.seqno] = self.read(frame)
 
     def read(self, frame: bytes) -> Written:
         """What a frame holds."""
-        frame = as_written(frame) or frame
-        (body,) = decode_batch(frame)[2::3]
+        body, found = read(frame)
         kind, _, _, chain, origin, origin_seqno, csn = body[:7]
-        found: list[Any] = []
-        seen: Seen = {}
         changes = changes_of(body)
-        for place in range(0, len(changes), 4):
-            if changes[place] == Op.SEEN:
-                seen = told_of(changes[place + 3])[1]
-            elif changes[place] in _ROWS:
-                found += changes[place : place + 4]
+        seen: Seen = {}
+        for op, values in zip(changes[0::4], changes[3::4], strict=True):
+            if op == Op.SEEN:
+                seen = told_of(values)[1]
         by = 0
         if large := large_commit_of(body):
             name = origin, origin_seqno, chain

@@ -19,15 +19,12 @@ import update_process.supplied
 from replicate.model.registers import NEVER, Row
 from replicate.model.vector import Position
 from replicate.pool import control as word
-from tests.simulation.plants import Change
-from tests.simulation.suppliers import merging
+from tests.simulation import merging
+from tests.simulation.plants import nothing
+from tests.simulation.replaced import Change
 
 Applier = update_process.supplied.SupplierApplier
 Merging = update_process.merging.Merging
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    pass
 
 
 def _knows_less(less: Callable[[Any, dict[int, tuple[int, int]]], dict[int, tuple[int, int]]]) -> list[Change]:
@@ -59,7 +56,7 @@ def _own_come_back() -> list[Change]:
     return [
         *_knows_less(without_own),
         (source_server.unseen.Unseen, "_is_lacking", lacks),
-        (Applier, "_refuse_own", _nothing),
+        (Applier, "_refuse_own", nothing),
     ]
 
 
@@ -93,19 +90,19 @@ def _all_is_seen_by_large_ones() -> list[Change]:
     return [(Merging, "merges_large", lambda self, tables, origin, seen, position, removes: False)]
 
 
-def _large_ones_stamp_nothing() -> list[Change]:
+def _large_ones_stampnothing() -> list[Change]:
     """Large transactions of our journal stamp no rows."""
-    return [(replicate.door.absorbing, "_absorb_large", _nothing)]
+    return [(replicate.door.absorbing, "_absorb_large", nothing)]
 
 
 def _merged_large_is_sent() -> list[Change]:
     """What a large transaction came to here goes to others, not what its writer wrote."""
-    return [(source_server.unseen, "as_its_writer_wrote", _nothing)]
+    return [(source_server.unseen, "as_its_writer_wrote", nothing)]
 
 
-def _nothing_absorbed() -> list[Change]:
+def nothing_absorbed() -> list[Change]:
     """Our own transactions stamp no rows."""
-    return [(update_process.merging, "absorb", _nothing)]
+    return [(update_process.merging, "absorb", nothing)]
 
 
 def _arrival_wins() -> list[Change]:
@@ -129,7 +126,7 @@ def _forgets_what_it_has_itself() -> list[Change]:
 
 def _origins_forgotten() -> list[Change]:
     """A segment does not say where other origins stand."""
-    return [(replicate.door.ledger.Ledger, "_note_foreign", _nothing)]
+    return [(replicate.door.ledger.Ledger, "_note_foreign", nothing)]
 
 
 def _clock_of_others() -> list[Change]:
@@ -166,17 +163,17 @@ def _freed_before_commit() -> list[Change]:
         return kept(self, records, done)
 
     kept = Applier._take_frames
-    return [(Applier, "_take_frames", take), (Applier, "_free", _nothing)]
+    return [(Applier, "_take_frames", take), (Applier, "_free", nothing)]
 
 
 def _merged_is_sent() -> list[Change]:
     """What a transaction came to here goes to others, not what its writer wrote."""
-    return [(source_server.unseen, "as_written", _nothing)]
+    return [(source_server.unseen, "as_written", nothing)]
 
 
 def _no_word() -> list[Change]:
     """A row that gives way for its name does so here alone."""
-    return [(Merging, "resolver", _nothing)]
+    return [(Merging, "resolver", nothing)]
 
 
 def _waiting_is_forgotten() -> list[Change]:
@@ -189,9 +186,9 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "a transaction of another one is taken twice": _taken_twice,
     "tells that it has seen more than it has": _seen_is_too_much,
     "a writer is taken to have seen all that is here": _all_is_seen,
-    "own transactions stamp no rows": _nothing_absorbed,
+    "own transactions stamp no rows": nothing_absorbed,
     "the writer of a large one is taken to have seen all that is here": _all_is_seen_by_large_ones,
-    "large transactions stamp no rows": _large_ones_stamp_nothing,
+    "large transactions stamp no rows": _large_ones_stampnothing,
     "what a large one came to is sent on": _merged_large_is_sent,
     "what arrives later wins": _arrival_wins,
     "stamps are forgotten by what one has itself": _forgets_what_it_has_itself,
@@ -203,5 +200,9 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "rows that wait for a name are forgotten": _waiting_is_forgotten,
     "what is about to be committed is called applied": _freed_before_commit,
 }
-FIRST: Final = {"rows that wait for a name are forgotten": 15}
-"""The first seed of those that few worlds find: one has to be restored, and to get back rows of one name."""
+FOUND: Final[Mapping[str, tuple[str, int]]] = {
+    "what was only received is reported as applied": ("suppliers-safety", 6),
+    "rows that wait for a name are forgotten": ("suppliers-liveness", 18),
+}
+"""Worlds that find what few others find, to be lived first. In the second one a site is restored, and gets back rows of
+one name."""

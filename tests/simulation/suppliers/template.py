@@ -8,43 +8,37 @@ Refuses to know: what happens then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 import replicate.instance.instance
 from replicate.door.primary import RegionSession
-from replicate.door.recovery.opening import begin_journal, open_door
+from replicate.door.recovery.opening import open_door
 from replicate.instance.file import InstanceFile, PeerEntry, encode
-from replicate.model.transaction import SHARED, WRITTEN, Catalogue, Column, Op, TableDefinition
-from replicate.model.vector import Position
+from replicate.model.transaction import SHARED, WRITTEN, Column, Op, TableDefinition
 from replicate.model.writers import REST
-from replicate.pool import control as word
-from replicate.region.protocol import CapturedChanges, ScrRow, scr_rows
+from replicate.region.protocol import CapturedChanges
 from replicate.roles.writing import held_session, say
-from tests.simulation import regions as model
-from tests.simulation.disk import Disk, Inode
-from tests.simulation.host import DIRECTORIES, directories, entry_of
-from tests.simulation.suppliers.content import UNIQUE, Content
-from tests.simulation.template import NETWORK, change
+from tests.simulation.content import UNIQUE, Content
+from tests.simulation.host import DIRECTORIES, entry_of
+from tests.simulation.regions import Region
+from tests.simulation.template import (
+    NAMES,
+    NETWORK,
+    Call,
+    Written,
+    address_of,
+    begin_seeded,
+    change,
+    seed_content,
+    uuid_of,
+    written,
+)
 
-NAMES: Final = ("paris", "oslo", "rome", "bern")
 SHARED_PARTITION: Final = 1
 ROWS: Final = 3
 """Of each table, at the beginning."""
-
-Call = Callable[[Callable[[], None]], None]
-"""Makes a call as a process of some host."""
-
-
-def uuid_of(name: str) -> bytes:
-    """The instance's."""
-    return name[:1].encode() * 16
-
-
-def address_of(name: str) -> str:
-    """The host's, as network.py gives them out."""
-    return f"10.0.0.{1 + NAMES.index(name)}"
 
 
 def partition_of(name: str) -> int:
@@ -89,25 +83,11 @@ def instance_file(name: str, peers: Sequence[str]) -> bytes:
     return encode(content)
 
 
-def new_disk(name: str, peers: Sequence[str]) -> Disk:
-    """A disk with an instance that was just made."""
-    disk = Disk(directories(name))
-    inode: Inode = disk.make()
-    inode.write(0, instance_file(name, peers))
-    inode.sync()
-    disk.names[f"/{name}/{replicate.instance.instance.FILE_NAME}"] = inode
-    disk.certain = dict(disk.names)
-    return disk
-
-
-def fill(names: Sequence[str], regions: Sequence[model.Region], calls: Sequence[Call], *, is_shared: bool) -> None:
+def fill(names: Sequence[str], regions: Sequence[Region], calls: Sequence[Call], *, is_shared: bool) -> None:
     """First transactions at the first one, and the seeds. `calls`: as a process of each host."""
-    position: Any = None
-    catalogue: Any = None
-    csn = 0
+    found: list[Written] = []
 
     def write() -> None:
-        nonlocal position, catalogue, csn
         door = open_door(replicate.instance.instance.Instance.open(f"/{names[0]}"))
         session = RegionSession(door, "main", adding=True)
         tables = [*(table_of(name) for name in names), *([shared_table(), named_table()] if is_shared else [])]
@@ -120,28 +100,18 @@ def fill(names: Sequence[str], regions: Sequence[model.Region], calls: Sequence[
             _say(door, SHARED_PARTITION, [WRITTEN, uuid_of(names[0])])
             for place, name in enumerate(names[1:]):
                 _say(door, SHARED_PARTITION, [SHARED, uuid_of(name), place + 1])
-        with door.locked():
-            door.sync_to_end()
-            position, catalogue, csn = door.position(), door.catalogue(), int(door.words[word.LAST_CSN])
-        door.close()
+        found.append(written(door))
 
     calls[0](write)
-    first = regions[0]
-    assert first.content is not None
+    (there,) = found
+    last_seqno = there.position.last_seqno
     for name, region, call in zip(names[1:], regions[1:], calls[1:], strict=True):
-        call(partial(_begin, name, position, catalogue))
-        region.content = first.content.copy()
+        call(partial(begin_seeded, f"/{name}", there))
+        seed_content(regions[0], region, there)
         if is_shared:
-            region.content.absorbed = position.last_seqno
-        region.schema = region.stored_schema = first.schema
-        rows: list[ScrRow] = scr_rows(position, csn)
-        region.scr = {(row.origin, row.partition): row for row in rows}
-        region.slots = {position.last_seqno % region.ring_slots: (position.last_seqno, None)}
-        region.seqno = position.last_seqno
-
-
-def _begin(name: str, position: Position, catalogue: Catalogue) -> None:
-    begin_journal(replicate.instance.instance.Instance.open(f"/{name}"), position, catalogue)
+            assert region.content is not None
+            region.content.absorbed = last_seqno
+        region.slots = {last_seqno % region.ring_slots: (last_seqno, None)}
 
 
 def _define(session: RegionSession, table: TableDefinition, writer: bytes) -> None:

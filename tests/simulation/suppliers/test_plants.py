@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from tests.simulation.campaign import SUPPLIER_MODES, sweep
-from tests.simulation.suppliers.plants import FIRST, PLANTS
+from tests.simulation.campaign import SUPPLIERS, hunt, sweep
+from tests.simulation.suppliers.plants import PLANTS
 
 FEW: Final = 10
 """Seeds; two are enough today."""
@@ -16,9 +16,9 @@ FEW: Final = 10
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_found_by_a_few_worlds(name: str) -> None:
-    swept = sweep(FIRST.get(name, 1), FEW, SUPPLIER_MODES, plant=name, stop=lambda swept: bool(swept.violations))
+    swept = hunt(SUPPLIERS, name, FEW)
     assert swept.violations, f"{name}: not found in {swept.figures['worlds']} worlds"
 
 
 def test_without_a_bug_these_worlds_are_well() -> None:
-    assert sweep(1, 2, SUPPLIER_MODES).violations == []
+    assert sweep(1, 2, SUPPLIERS.modes).violations == []

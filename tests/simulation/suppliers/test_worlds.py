@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.slices import SUPPLIER_SLICES, live_suppliers, live_suppliers_of_commit
+from tests.simulation.slices import SUPPLIERS, live, live_of_commit
 
 
 @pytest.mark.slow
 @pytest.mark.turns(1)
 def test_in_worlds_of_this_commit_suppliers_come_to_the_same(tmp_path: Path) -> None:
-    live_suppliers_of_commit(tmp_path)
+    live_of_commit(SUPPLIERS, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(SUPPLIER_SLICES))
+@pytest.mark.parametrize("number", range(SUPPLIERS.slices))
 def test_whatever_fails_each_supplier_has_a_prefix_of_each_other_one_and_all_come_to_the_same(
     number: int, tmp_path: Path
 ) -> None:
-    live_suppliers(number, tmp_path)
+    live(SUPPLIERS, tmp_path, number)

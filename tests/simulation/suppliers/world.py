@@ -1,7 +1,7 @@
 """One world of several suppliers: each writes, sends to those it is linked with, and applies what they send.
 
-    run(seed, "safety")     any fault at any time; at the end all hosts lose power, and are judged
-    run(seed, "liveness")   the faults end; within LEVEL_WITHIN_S all have the same transactions and the same rows
+    SupplierWorld(seed, "safety").run()     any fault at any time; at the end all hosts lose power, and are judged
+    SupplierWorld(seed, "liveness").run()   the faults end; within LEVEL_WITHIN_S all have the same
 
 What every world has is in ../base.py. Guarantees: as there.
 Refuses to know: how many worlds there are (../campaign.py), what is planted (plants.py).
@@ -9,38 +9,34 @@ Refuses to know: how many worlds there are (../campaign.py), what is planted (pl
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from replicate.door.recovery.opening import make_chain
-from replicate.door.recovery.redo_region import redo_region
-from replicate.instance.instance import FILE_NAME
-from replicate.journal.reader import ChainReader
-from replicate.journal.walk import walk
-from replicate.pool import control as word
-from tests.simulation.base import STEPS_MAX, BaseWorld, Main, journal_end
+from tests.simulation import actors as daemons
+from tests.simulation.base import STEPS_MAX, BaseWorld, Main, acknowledged_by, journal_end
+from tests.simulation.content import Content
 from tests.simulation.disk import Disk
+from tests.simulation.faults import SiteFaults
 from tests.simulation.host import RING_SLOTS, Host, config_of
-from tests.simulation.kernel import Process
+from tests.simulation.recovered import bring_forward, chain_hashes
 from tests.simulation.regions import Region
-from tests.simulation.stage import installed
 from tests.simulation.suppliers import actors, template
 from tests.simulation.suppliers.climate import SupplierClimate, peers_of
-from tests.simulation.suppliers.content import Content
-from tests.simulation.suppliers.faults import SupplierFaults
 from tests.simulation.suppliers.oracle import SupplierOracle, Written
+from tests.simulation.template import NAMES, Made, made, new_disk, rewrite_file, uuid_of
 
 LOST: Final = "JOURNAL_MISSING"
 """What one lacks that was restored, its peers have pruned: it had told them that it has it."""
 DISK_FAULTS: Final = frozenset({"sync_fails", "write_fails", "commit_fails", "full", "short"})
 """Where a Receiver Server recovers a journal and cannot, it says so to its source by a code of its own."""
 
-_templates: dict[tuple[int, bool], list[tuple[Disk, Region]]] = {}
-"""Number of suppliers, and whether they share a table -> of each host: its disk and its region."""
+_templates: dict[tuple[int, bool], list[Made]] = {}
+"""By the number of suppliers, and whether they share a table."""
 
 
 @dataclass
@@ -77,22 +73,20 @@ class SupplierWorld(BaseWorld):
     def begin(self) -> None:
         """All hosts as the template has them, linked, and nobody running."""
         climate = self.climate
-        made = template_of(len(climate.names), is_shared=climate.is_shared)
         hosts = []
-        for name, (disk, region) in zip(climate.names, made, strict=True):
+        for name, (disk, (region,)) in zip(
+            climate.names, _templates[len(climate.names), climate.is_shared], strict=True
+        ):
             config = config_of(self.dice, climate.durabilities[name])
             config = replace(config, update=replace(config.update, tell_seen_s=climate.tell_seen_s))
             host = Host(name, disk.copy(), [region.copy()], config)
             host.wall_offset_ns = climate.clocks[name] * 1_000_000_000
-            file = host.disk.names[f"/{name}/{FILE_NAME}"]
-            file.truncate(0)
-            file.write(0, template.instance_file(name, peers_of(name, climate.links)))
-            file.sync()
+            rewrite_file(host.disk, name, template.instance_file(name, peers_of(name, climate.links)))
             hosts.append(host)
         self.hosts = hosts
         self.network.join(hosts)
         self.oracle = SupplierOracle({host.name: host.regions[0] for host in hosts})
-        self.faults = SupplierFaults(self, climate)
+        self.faults = SiteFaults(self, climate)
         self._plan_losses()
         self.figures[f"worlds of {len(hosts)} in a {climate.shape}"] += 1
         self.log("world", climate.names, climate.shape, climate.durabilities, climate.writers_at, climate.weights)
@@ -120,10 +114,10 @@ class SupplierWorld(BaseWorld):
         """Writers, a Source Server for each peer, and the other two daemons."""
         name = host.name
         writers = [(f"writer-{number + 1}@{name}", actors.writer) for number in range(self.climate.writers_at[name])]
-        sources = [(f"source-{peer}@{name}", actors.source(peer)) for peer in peers_of(name, self.climate.links)]
+        sources = [(f"source-{peer}@{name}", daemons.source(peer)) for peer in peers_of(name, self.climate.links)]
         operator = [(f"operator@{name}", actors.operator)] if self.is_gone and host is self._alive()[0] else []
-        daemons = [*sources, (f"receiver@{name}", actors.receiver), (f"update@{name}", actors.update)]
-        return [*writers, *daemons, *operator]
+        others = [(f"receiver@{name}", daemons.receiver), (f"update@{name}", daemons.update)]
+        return [*writers, *sources, *others, *operator]
 
     def _alive(self) -> list[Host]:
         """Those that are not gone for good."""
@@ -160,7 +154,7 @@ class SupplierWorld(BaseWorld):
         gone = self.climate.gone[0]
         known = any(self.oracle.writers[origin] == gone for origin in self.oracle.sites[self._alive()[0].name].places)
         contents = [host.regions[0].content for host in self._alive()]
-        return not known or all(one is not None and template.uuid_of(gone) in one.writers.retired for one in contents)
+        return not known or all(one is not None and uuid_of(gone) in one.writers.retired for one in contents)
 
     # One that is restored.
 
@@ -182,15 +176,6 @@ class SupplierWorld(BaseWorld):
         self._backup.is_wanted = True
         self.power_loss(host, 0.5)
 
-    def committing(self, weight: int) -> list[str]:
-        """All of them."""
-        return [host.name for host in self.hosts]
-
-    @property
-    def mended(self) -> Iterable[Host]:
-        """All of them."""
-        return self.hosts
-
     # Judging.
 
     def lost_power(self, host: Host) -> None:
@@ -210,23 +195,8 @@ class SupplierWorld(BaseWorld):
 
     def look(self, host: Host, door: Any, last_seqno: int) -> None:
         """The host has recovered: its journal is mended, its region rolled forward."""
-        with door.locked():
-            pass  # mends the journal's end
-        for entry in door.instance.regions:
-            if door.words[word.REGION_APPENDED + entry.region_id] != door.words[word.REGION_DONE + entry.region_id]:
-                redo_region(door, entry)
-        last_seqno = int(door.words[word.LAST_SEQNO])
-        chain = make_chain(door.instance)
-        chains: dict[int, int] = {}
-        reader = ChainReader(chain, chain.oldest_seqno())
-        try:
-            while (found := reader.read(1 << 20, last_seqno)) is not None:
-                data = found.commit_frame if hasattr(found, "commit_frame") else found.data
-                for _, head in walk(data):
-                    chains[head.seqno] = head.chain
-        finally:
-            reader.close()
-        self.oracle.check(host.name, last_seqno, chains)
+        last_seqno = bring_forward(door)
+        self.oracle.check(host.name, last_seqno, chain_hashes(make_chain(door.instance), last_seqno))
 
     def is_level(self) -> bool:
         """All have the same, and each source has stored that its peer has all of its journal."""
@@ -238,10 +208,7 @@ class SupplierWorld(BaseWorld):
             if last is None:
                 return False
             for peer in peers_of(host.name, self.climate.links):
-                if peer not in alive:
-                    continue
-                stored = host.disk.names.get(f"/{host.name}/consumers/{peer}.json")
-                if stored is None or json.loads(bytes(stored.seen))["acknowledged_seqno"] != last:
+                if peer in alive and acknowledged_by(peer, host) != last:
                     return False
         self.oracle.check_alike(alive)
         return True
@@ -266,56 +233,19 @@ class SupplierWorld(BaseWorld):
             self.figures["rows that gave way"] += gave_way
             self.figures["commits behind which rows waited"] += site.waited
 
-
-def template_of(count: int, *, is_shared: bool) -> list[tuple[Disk, Region]]:
-    """So many hosts; made once in a process."""
-    if (count, is_shared) not in _templates:
-        _templates[count, is_shared] = _made(count, is_shared)
-    return _templates[count, is_shared]
-
-
-def make_template() -> None:
-    """All of them."""
-    for count in range(2, 1 + len(template.NAMES)):
-        for is_shared in (False, True):
-            template_of(count, is_shared=is_shared)
+    def make_template(self) -> None:
+        """For so many suppliers, with and without what all write."""
+        kind = len(self.climate.names), self.climate.is_shared
+        if kind not in _templates:
+            _templates[kind] = _made(*kind)
 
 
-def _made(count: int, is_shared: bool) -> list[tuple[Disk, Region]]:
-    world = SupplierWorld(0, "safety")
-    names = template.NAMES[:count]
+def _made(count: int, is_shared: bool) -> list[Made]:
+    names = NAMES[:count]
     config = config_of(random.Random(1), "durable")
-    disks = [template.new_disk(name, ()) for name in names]
-    regions = [Region(RING_SLOTS, content=Content()) for _ in names]
-    calls: list[template.Call] = []
-
-    def caller(process: Process) -> template.Call:
-        def call(what: Callable[[], None]) -> None:
-            with world.kernel.running(process):
-                what()
-
-        return call
-
-    for name, disk, region in zip(names, disks, regions, strict=True):
-        host = Host(name, disk, [region], config)
-        calls.append(caller(Process(world.kernel, "template", host, lambda _error: None)))
-    with installed(world):
-        template.fill(names, regions, calls, is_shared=is_shared)
-    for region in regions:
-        region.sync()
-    world.close()
-    return [(disk.copy(), region) for disk, region in zip(disks, regions, strict=True)]
-
-
-def run(seed: int, mode: str, *, recording: bool = False) -> SupplierWorld:
-    """One world, whole. Look at its `violation` and `figures`."""
-    world = SupplierWorld(seed, mode, recording=recording)
-    template_of(len(world.climate.names), is_shared=world.climate.is_shared)
-    with installed(world):
-        try:
-            world.begin()
-            with world.watched():
-                world.live()
-        finally:
-            world.close()
-    return world
+    hosts = [
+        Host(name, new_disk(name, template.instance_file(name, ())), [Region(RING_SLOTS, content=Content())], config)
+        for name in names
+    ]
+    regions = [host.regions[0] for host in hosts]
+    return made(SupplierWorld(0, "safety"), hosts, partial(template.fill, names, regions, is_shared=is_shared))

@@ -16,18 +16,18 @@ from replicate.model.registers import NEVER, Groups, Lost, Row, RowChanged, Stam
 from replicate.model.seen import unseen_of
 from replicate.model.transaction import Op, TableDefinition
 from replicate.region.protocol import Absorbed, Merged
-from tests.simulation.suppliers.content import (
+from tests.simulation.content import (
     UNIQUE,
     Content,
     Image,
     Name,
-    SupplierRows,
     images_of,
     is_same,
     pack_merge,
 )
+from tests.simulation.frames import ROW_OPS
+from tests.simulation.rows import ModelRows
 
-ROW_OPS: Final = frozenset((Op.INSERT, Op.UPDATE, Op.DELETE))
 TOGETHER: Final = {"shared": ((2, 3),)}
 """Ordinals of a table's columns that one constraint names."""
 _EMPTY: Final = Row()
@@ -68,7 +68,7 @@ class Piece:
 class ModelMerging:
     """One per apply session."""
 
-    def __init__(self, connection: Any, rows: SupplierRows) -> None:
+    def __init__(self, connection: Any, rows: ModelRows) -> None:
         self._connection = connection
         self._rows = rows
         self.lost: list[Merged] = []

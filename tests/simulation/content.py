@@ -1,9 +1,11 @@
-"""What a supplier's region holds beside its numbers: tables of rows, who writes what, and what merging remembers.
+"""What a model's region holds beside its numbers where its rows have values: tables of rows, who writes what, and what
+merging remembers. Regions of suppliers and of sites that change their roles are such.
 
 A commit replaces a region's `Content` by another one, so to go back to what stood before it is to keep that one.
 
 Guarantees: a change fits the row that is there, value by value, or is a ConflictError and nothing has happened.
-Leaves to others: transactions (regions.py), how rows are merged (merging.py), what is right (oracle.py).
+Leaves to others: transactions (regions.py), changes as they come to be applied (rows.py), how rows are merged
+(merging.py), what is right (the oracles).
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ from typing import Any, Final
 
 import msgpack
 
-from replicate.errors import ConflictError, InternalError
+from replicate.errors import ConflictError
 from replicate.model.registers import Lost, Row, Stamp
 from replicate.model.seen import merged_told
-from replicate.model.transaction import OF_WRITERS, SHARED, Op, TableDefinition, changed_of, told_of
+from replicate.model.transaction import SHARED, Op, TableDefinition, changed_of
 from replicate.model.writers import Writers
 from replicate.region.protocol import Merged, MergedRow
 
@@ -124,81 +126,3 @@ def unpack_merge(packed: bytes, seqno: int) -> Merged:
     """What `pack_merge` gave."""
     table, columns, key, what, winner, loser, values, ordinals, left = msgpack.unpackb(packed, use_list=False)
     return Merged(seqno, table, columns, key, Lost(what, Stamp(*winner), Stamp(*loser), values, ordinals), left)
-
-
-class SupplierRows:
-    """A `RowsOfRegion` over the content of a connection's open transaction."""
-
-    def __init__(self, connection: Any, definitions: Mapping[int, TableDefinition]) -> None:
-        self._connection = connection
-        self.definitions = dict(definitions)
-        self.known_places: dict[tuple[Any, Any, Any], int | None] = {}
-        self.seqno = 0
-
-    def begin(self) -> None:
-        """The model's rows need nothing."""
-
-    def forget_plans(self) -> None:
-        """It has none."""
-
-    def look_at_own_counters(self) -> None:
-        """The model's tables count no keys."""
-
-    def settle_own_counters(self) -> None:
-        """Likewise."""
-
-    def check_awaited(self) -> None:
-        """No definition comes without its statement."""
-
-    def settle_sequences(self) -> None:
-        """Likewise."""
-
-    def has_rows(self, table: str) -> bool:
-        """Whether a table has any."""
-        return bool(self._connection.content.rows.get(table))
-
-    def place_of(self, op: Any, table_id: Any, arg: Any) -> int | None:
-        """No change may be moved."""
-
-    def define(self, table_id: int, definition: TableDefinition) -> None:
-        self.definitions[table_id] = definition
-
-    def apply_columns(
-        self, ops: Sequence[Any], table_ids: Sequence[Any], arguments: Sequence[Any], values: Sequence[Any]
-    ) -> None:
-        for op, table_id, argument, value in zip(ops, table_ids, arguments, values, strict=True):
-            self._apply(op, table_id, argument, value)
-
-    def apply_sorted(
-        self, ops: Sequence[Any], table_ids: Sequence[Any], arguments: Sequence[Any], values: Sequence[Any]
-    ) -> None:
-        self.apply_columns(ops, table_ids, arguments, values)
-
-    def apply_run(self, op: int, table_id: int, arg: Any, values: Sequence[Any]) -> None:
-        for one in values:
-            self._apply(op, table_id, arg, one)
-
-    def apply_all(self, changes: Sequence[Any], start: int = 0) -> int:
-        flat = changes[start:]
-        self.apply_columns(flat[0::4], flat[1::4], flat[2::4], flat[3::4])
-        return len(flat) // 4
-
-    def _apply(self, op: int, table_id: int, argument: Any, values: Any) -> None:
-        content: Content = self._connection.working()
-        if op in (Op.INSERT, Op.UPDATE, Op.DELETE):
-            try:
-                content.change(self.definitions[table_id], op, argument, values)
-            except ConflictError as error:
-                error.facts.setdefault("seqno", self.seqno)
-                raise
-        elif op == Op.DEFINE:
-            self.definitions[table_id] = TableDefinition.unpack(values)
-        elif op == Op.REGION and values[0] in OF_WRITERS:
-            content.told_of_writers(table_id, values, self.seqno)
-        elif op == Op.SEEN:
-            content.told_of_seen(*told_of(values))
-        elif op == Op.RESOLVED:
-            losses = values[2] if values else ()
-            content.note_merges(unpack_merge(packed, self.seqno) for packed in losses)
-        else:
-            raise InternalError(f"a change of kind {op} comes to no supplier of these worlds")
