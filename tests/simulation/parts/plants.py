@@ -105,7 +105,7 @@ FOUND: Final[dict[str, tuple[str, int]]] = {
     "parts: a moved table goes as before": ("parts-safety", 7),
     "parts: a transaction over several partitions goes whole": ("parts-liveness", 2),
     "parts: nothing goes of one that is not wanted whole": ("parts-liveness", 3),
-    "parts: of what is left the first partition goes": ("parts-liveness", 38),
+    "parts: of what is left the first partition goes": ("parts-safety", 16),
     "parts: a large transaction goes whole for one of its partitions": ("parts-liveness", 9),
     "parts: what a large transaction defines is not learnt": ("parts-safety", 48),
     "parts: a partition's record stays behind its rows": ("parts-safety", 3),

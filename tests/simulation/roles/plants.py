@@ -238,7 +238,7 @@ PLANTS: Final[Mapping[str, Callable[[], list[Change]]]] = {
 
 FOUND: Final[Mapping[str, tuple[str, int]]] = {
     "a rollback leaves one": ("roles-liveness", 9),
-    "a rollback takes one too many": ("roles-liveness", 9),
+    "a rollback takes one too many": ("roles-liveness", 18),
     "a rollback without its lost file": ("roles-liveness", 9),
     "a lost file lacks one": ("roles-liveness", 9),
     "a lost file is written behind the undo": ("roles-liveness", 51),
