@@ -15,7 +15,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -46,7 +45,6 @@ from replicate.journal.record import (
     renumbered,
 )
 from replicate.journal.spool import Spool, spool_path
-from replicate.journal.walk import PiecedBatch, Pieces, walk
 from replicate.limits import PARTITION_STREAM
 from replicate.model.moment import is_ahead, readable
 from replicate.model.ruv import lacks
@@ -57,6 +55,7 @@ from replicate.pool.receive_pool import ReceivedRecord, RecordKind
 from replicate.settings.table import UpdateConfig
 from update_process import plan as plans
 from update_process.batch.open_batch import most_bytes
+from update_process.batch.supplied_batch import SuppliedBatch
 from update_process.conflict import stopped
 from update_process.done import Done, Waiting
 from update_process.merging import Merging
@@ -65,13 +64,12 @@ from update_process.parting import Parting
 from update_process.plan import Window
 from update_process.routes import Routes
 from update_process.tending import Tending
-from update_process.window.columns import PAYLOAD, Changes
+from update_process.window.columns import PAYLOAD
 from update_process.window.columns import joined as joined_changes
 from update_process.window.lacking import InStep, Lacking
 
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Most frames of a batch: applications wait that long for the region."""
-_CSN: Final = itemgetter(6)
 WINDOW_BYTES: Final = 256 * 1024
 RECORDS_MAX: Final = 256
 FINISHED_MAX: Final = 64
@@ -349,98 +347,101 @@ class SupplierApplier:
 
     def _apply(self, lacking: Lacking | InStep, done: Done) -> int:
         """Apply and commit as many of them as go together, one at least; how many."""
-        session, before = self.session, self.session.position
-        next_seqno = before.last_seqno + 1
-        points, position, count, defines = dict(before.chains), before, 0, False
-        pieces: list[bytes] = []
-        scattered: list[Changes] = []
-        csn = 0
-        merges: bool | None = None
-        resolver: tuple[bytes, Position] | None = None
+        batch = SuppliedBatch(self.session.position, is_alone=lacking.count == 1)
+        merging, resolver = self._merging, None
         for data, number in zip(lacking.windows, lacking.counts, strict=True):
             decoded = decode_batch(data, tuples=True, count=number)
-            window = plans.open_window(data, decoded, next_seqno + count, points, [(len(data), 0)])
-            stop = number if not window.alone else max(window.alone[0], int(not count))
+            window = plans.open_window(data, decoded, batch.next_seqno, batch.points, [(len(data), 0)])
+            stop = number if not window.alone else max(window.alone[0], int(not batch.count))
             if not stop:
                 break
-            defines = stop == 1 and window.alone[:1] == [0]
-            found = None if defines or not self._merging.is_active else self._merging.merges(window, position)
-            if found is not None and merges is not None and found != merges:
+            batch.defines = stop == 1 and window.alone[:1] == [0]
+            is_met = merging.is_active and not batch.defines
+            if not batch.admits(merging.merges(window, batch.position) if is_met else None):
                 break
-            if found and not merges and count:
-                break  # what waits was not looked at, and has to be in our journal for that
-            merges = merges if found is None else found
-            behind = window.position_at(position, 0, stop, self._routes.partition_of)
-            if merges:
-                self._refuse_others(position, behind, self._merging.removed_by(window, stop))
-                if not count:
-                    self._before_merge(before, is_alone=lacking.count == 1)
-                frames = self._merging.take(window, stop)
-                pieces += frames
-                if self._merging.oversized is not None or self._merging.removes_much:
-                    number = count + self._merging.taken
-                    return self._commit_oversized(window, number, position, done, is_alone=lacking.count == 1)
-                if self._merging.taken < stop:
-                    stop = self._merging.taken
-                    behind = window.position_at(position, 0, stop, self._routes.partition_of)
+            if batch.merges:
+                stop, behind = self._merge(batch, window, stop)
+                if merging.oversized is not None or merging.removes_much:
+                    return self._commit_oversized(batch, window, batch.count + stop, done)
             else:
-                self._make(scattered, window, stop, is_alone=lacking.count == 1)
-                if self._merging.is_active:
-                    self._refuse_others(position, behind, self._merging.removed_by(window, stop))
-                pieces.append(window.frames(0, stop))
-            position = behind
-            if self._merging.is_active:
-                self._tending.applied(window.bodies[:stop])
-            csn = max(csn, *map(_CSN, window.bodies[:stop]))
-            count += stop
-            resolver = self._merging.resolver(behind) if merges else None
-            if stop < number or defines or resolver is not None:
+                behind = self._follow(batch, window, stop)
+            bodies = window.bodies[:stop]
+            batch.took(bodies, behind)
+            if merging.is_active:
+                self._tending.applied(bodies)
+            resolver = merging.resolver(behind) if batch.merges else None
+            if stop < number or batch.defines or resolver is not None:
                 break
-        self._make_scattered(scattered, position.last_seqno)
+        self._commit(batch, resolver, done)
+        return batch.count
+
+    def _merge(self, batch: SuppliedBatch, window: Window, stop: int) -> tuple[int, Position]:
+        """Apply a window's first `stop` transactions where somebody has written beside them; fewer where one of them
+        has rows give way. How many, and the position behind them."""
+        behind = window.position_at(batch.position, 0, stop, self._routes.partition_of)
+        self._refuse_others(batch.position, behind, self._merging.removed_by(window, stop))
+        if not batch.count and batch.is_alone:  # it may be taken back
+            self._merging.mark(batch.before)
+        elif not batch.count:
+            self._merging.absorb(batch.before)
+        frames = self._merging.take(window, stop)
+        batch.add_frames(frames, window.ends[: self._merging.taken])
+        if self._merging.taken < stop:
+            stop = self._merging.taken
+            behind = window.position_at(batch.position, 0, stop, self._routes.partition_of)
+        return stop, behind
+
+    def _follow(self, batch: SuppliedBatch, window: Window, stop: int) -> Position:
+        """Apply a window's first `stop` transactions as they are; the position behind them."""
+        behind = window.position_at(batch.position, 0, stop, self._routes.partition_of)
+        self._make(batch, window, stop)
+        if self._merging.is_active:
+            self._refuse_others(batch.position, behind, self._merging.removed_by(window, stop))
+        batch.add_frames([window.frames(0, stop)], window.ends[:stop])
+        return behind
+
+    def _commit(self, batch: SuppliedBatch, resolver: tuple[bytes, Position] | None, done: Done) -> None:
+        """Commit what was taken, with our own transaction that has all suppliers remove what was removed here."""
+        self._make_scattered(batch, batch.position.last_seqno)
         if not self._merging.is_active:
-            self._refuse_others(before, position)
-        places = {origin: place for origin, place in position.chains.items() if before.chains.get(origin) != place}
+            self._refuse_others(batch.before, batch.position)
+        places = batch.places
         self._refuse_own(places)
-        self._refuse_ahead(csn, places)
+        self._refuse_ahead(batch.csn, places)
         if resolver is not None:
-            frame, position = resolver
-            pieces.append(frame)
-            own = self._words[word.OWN_ORIGIN]
-            places[own], csn = position.chains[own], max(csn, read_head(frame).csn)
-        joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        frame_count = position.last_seqno - before.last_seqno
-        whole = Pieces(memoryview(joined), [0], [len(joined)])
-        batch = PiecedBatch(next_seqno, position.last_seqno, frame_count, whole)
-        if merges:
+            batch.took_own(*resolver)
+            places = batch.places
+        before, position = batch.before, batch.position
+        if batch.merges:
             self._merging.finish(position.last_seqno, position)
         elif self._merging.is_active and self._merging.lags(before.last_seqno):
             self._merging.absorb(before)
             self._merging.finish(before.last_seqno, position)
-        last = read_head(pieces[-1], _last_offset(pieces[-1]))
-        session.commit(batch, position, csn, last=last, defines=defines, moved=Moved(places, csn))
-        if merges:
+        frames, last = batch.for_journal()
+        moved = Moved(places, batch.csn)
+        self.session.commit(frames, position, batch.csn, last=last, defines=batch.defines, moved=moved)
+        if batch.merges:
             self._merging.committed(done)
-        done.bytes += len(joined)
-        if defines:
+        done.bytes += batch.size_bytes
+        if batch.defines:
             self._catalogue_seen = -1
-        return count
 
-    def _commit_oversized(self, window: Window, count: int, before: Position, done: Done, *, is_alone: bool) -> int:
+    def _commit_oversized(self, batch: SuppliedBatch, window: Window, count: int, done: Done) -> int:
         """Commit the last of `count` transactions that were taken, which came to more than a frame holds, or to which
         more gives way than one does: it comes alone, so NotSupportedError where it is not the only one. How many were
         committed: where rows give way, that is committed first, and it comes again."""
         try:
             removed = list(self._merging.removed)
-            if count > 1 or (removed and not is_alone):
+            if count > 1 or (removed and not batch.is_alone):
                 raise NotSupportedError("a transaction that was merged comes alone")
             if removed:
                 self._merging.take_back()
-                self._merging.give_way(before, removed, done)
+                self._merging.give_way(batch.position, removed, done)
                 return 0
             body = window.bodies[0]
             self._refuse_own((body[4],))
             self._refuse_ahead(body[6], (body[4],))
-            position = window.position_at(before, 0, 1, self._routes.partition_of)
+            position = window.position_at(batch.position, 0, 1, self._routes.partition_of)
             self._merging.finish(position.last_seqno, position)
             self._merging.commit_oversized(read_head(window.frames(0, 1)), position)
             self._merging.committed(done)
@@ -448,21 +449,14 @@ class SupplierApplier:
         finally:
             self._merging.give_up_oversized()
 
-    def _before_merge(self, position: Position, *, is_alone: bool) -> None:
-        """Stamp all that our journal has, which ends at `position`. One that `is_alone` may be taken back."""
-        if is_alone:
-            self._merging.mark(position)
-        else:
-            self._merging.absorb(position)
-
-    def _make(self, scattered: list[Changes], window: Window, stop: int, *, is_alone: bool) -> None:
+    def _make(self, batch: SuppliedBatch, window: Window, stop: int) -> None:
         """Make the changes of a window's first `stop` transactions; those here and there in a table wait for the others
-        of the batch, and are made in the order of their rows. `is_alone`: so that an error says which row it is."""
+        of the batch, and are made in the order of their rows."""
         plain, last_seqno = window.plain, window.first_seqno + stop - 1
-        if plain is not None and not is_alone and (scattered or plain.is_scattered):
-            scattered.append(plain.changes(0, stop))
+        if plain is not None and not batch.is_alone and (batch.scattered or plain.is_scattered):
+            batch.scattered.append(plain.changes(0, stop))
             return
-        self._make_scattered(scattered, window.first_seqno - 1)
+        self._make_scattered(batch, window.first_seqno - 1)
         if plain is not None:
             self._routes.apply_plain(plain.changes(0, stop), last_seqno)
             return
@@ -474,10 +468,10 @@ class SupplierApplier:
             self.session.names_writer()
         self._routes.apply_bodies(bodies)
 
-    def _make_scattered(self, scattered: list[Changes], last_seqno: int) -> None:
-        if scattered:
-            self._routes.apply_plain(joined_changes(scattered), last_seqno, is_sorted=True)
-            scattered.clear()
+    def _make_scattered(self, batch: SuppliedBatch, last_seqno: int) -> None:
+        if batch.scattered:
+            self._routes.apply_plain(joined_changes(batch.scattered), last_seqno, is_sorted=True)
+            batch.scattered.clear()
 
     def _refuse_own(self, origins: Collection[object]) -> None:
         """TurnedBackError where one of them is this very incarnation, and so should have written what came, or comes
@@ -658,11 +652,3 @@ class SupplierApplier:
 def _names_writer(changes: Sequence[Any]) -> bool:
     found = zip(changes[0::4], changes[3::4], strict=True)
     return any(op == Op.REGION and values[0] in OF_WRITERS for op, values in found)
-
-
-def _last_offset(data: bytes) -> int:
-    """Where the last of these frames begins."""
-    last = 0
-    for offset, _ in walk(data):
-        last = offset
-    return last
