@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, emit, emit_lines, open_instance, wants_json
+from replicate.cli.common import LOOKS, Noun, csns_between, emit, emit_lines, open_instance, wants_json
 from replicate.cli.engine import sessions_for
 from replicate.cli.words import partitions as known_partitions
 from replicate.cli.words import recorded_elements, tables_of_journal
@@ -118,15 +118,11 @@ def selecting(verb: Verb) -> Verb:
         **rest: Any,
     ) -> Any:
         from replicate.audit.query import Query
-        from replicate.model.moment import first_csn, last_csn, parse_moment
-        from replicate.model.vector import U64_MAX
 
-        now_us = time.time_ns() // 1000
         query = Query(
             first_seqno,
             last_seqno,
-            first_csn(parse_moment(since, now_us, where="--since")) if since else 0,
-            last_csn(parse_moment(until, now_us, where="--until")) if until else U64_MAX,
+            *csns_between(since, until),
             tables,
             origins=origins,
             ops=ops,

@@ -16,9 +16,9 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -28,6 +28,9 @@ from replicate.errors import JournalIOError, UsageError
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
+
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(slots=True)
@@ -208,6 +211,34 @@ def span_s(text: str, *, least_s: float, most_s: float) -> float:
     if not least_s <= seconds <= most_s:
         raise click.BadParameter(f"{text!r} is no period; write 30, 30s, 5m, 2h or 1d")
     return seconds
+
+
+def csns_between(since: str | None, until: str | None) -> tuple[int, int]:
+    """The lowest and the highest csn of what --since and --until name; of all there is where they are not given."""
+    from replicate.model.moment import first_csn, last_csn, parse_moment
+    from replicate.model.vector import U64_MAX
+
+    now_us = time.time_ns() // 1000
+    return (
+        first_csn(parse_moment(since, now_us, where="--since")) if since else 0,
+        last_csn(parse_moment(until, now_us, where="--until")) if until else U64_MAX,
+    )
+
+
+def with_site(verb: Decorated) -> Decorated:
+    """The option --with of verbs that look at another site, too."""
+    told = "Another site, on this host: directory or name."
+    return click.option("--with", "other", metavar="INSTANCE", shell_complete=instances, help=told)(verb)
+
+
+def read_printed(file: str, verb: str) -> str:
+    """What `--json VERB` printed on another host, from a file; `-`: from standard input. JournalIOError."""
+    try:
+        with click.open_file(file, encoding="utf-8", errors="replace") as stream:
+            return str(stream.read())
+    except OSError as error:
+        do = f"Make it on the other host with: replicate -i OTHER --json {verb} >FILE"
+        raise JournalIOError(f"cannot be read: {error.strerror}", where=file, do=do) from error
 
 
 def is_terminal() -> bool:

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replicate.cli.common import DOOR, LOOKS, VerbCommand, columns, confirm, emit, has_instance, open_instance, plain
+from replicate.cli.common import (
+    DOOR,
+    LOOKS,
+    VerbCommand,
+    columns,
+    confirm,
+    emit,
+    has_instance,
+    open_instance,
+    plain,
+    read_printed,
+)
 from replicate.cli.words import instances
 
 if TYPE_CHECKING:
@@ -216,14 +227,8 @@ def _note(instance: Instance, other: str, seqno: int, differs: tuple[str, ...]) 
 
 def _read_digest(file: str) -> InstanceDigest:
     from replicate.compare.digest import parse_digest
-    from replicate.errors import JournalIOError
 
-    try:
-        with click.open_file(file, encoding="utf-8", errors="replace") as stream:
-            return parse_digest(stream.read(), where=file)
-    except OSError as error:
-        do = "Make it on the other host with: replicate -i OTHER --json digest >FILE"
-        raise JournalIOError(f"cannot be read: {error.strerror}", where=file, do=do) from error
+    return parse_digest(read_printed(file, "digest"), where=file)
 
 
 def _lines(found: InstanceComparison) -> Iterator[str]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, emit, emit_lines, open_instance, wants_json
+from replicate.cli.common import LOOKS, Noun, csns_between, emit, emit_lines, open_instance, wants_json
 from replicate.cli.words import tables_of_journal
 
 from_option = click.option("--from", "first_seqno", type=click.IntRange(1), metavar="SEQNO", help="First transaction.")
@@ -46,15 +45,11 @@ def show(
     """Show transactions, one after another. With --json everything: whole values, and the rows of large ones."""
     from replicate.audit.query import Query
     from replicate.audit.show import document, show_journal
-    from replicate.model.moment import first_csn, last_csn, parse_moment
-    from replicate.model.vector import U64_MAX
 
-    now_us = time.time_ns() // 1000
     query = Query(
         first_seqno,
         last_seqno,
-        first_csn(parse_moment(since, now_us, where="--since")) if since else 0,
-        last_csn(parse_moment(until, now_us, where="--until")) if until else U64_MAX,
+        *csns_between(since, until),
         tables,
         last_count,
     )

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replicate.cli.common import DOOR, VerbCommand, columns, emit, open_instance
-from replicate.cli.words import instances
+from replicate.cli.common import DOOR, VerbCommand, columns, emit, open_instance, read_printed, with_site
 
 if TYPE_CHECKING:
     from replicate.compare.ruv import BothRuvs, Ruv
@@ -17,13 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=VerbCommand)
-@click.option(
-    "--with",
-    "other",
-    metavar="INSTANCE",
-    shell_complete=instances,
-    help="Another site, on this host: directory or name.",
-)
+@with_site
 @click.option(
     "--with-ruv", "file", metavar="FILE", help="What `--json ruv` printed on another host; - for standard input."
 )
@@ -55,21 +48,10 @@ def ruv(other: str | None, file: str | None, by_all: bool) -> int:
         there = ruv_of(Instance.open(resolve_instance(other)))
     else:
         assert file is not None
-        there = parse(_read(file), where=file)
+        there = parse(read_printed(file, "ruv"), where=file)
     found = compare_ruvs(here, there)
     emit(found, _both(found))
     return 0 if found.is_well else 1
-
-
-def _read(file: str) -> str:
-    from replicate.errors import JournalIOError
-
-    try:
-        with click.open_file(file, encoding="utf-8", errors="replace") as stream:
-            return str(stream.read())
-    except OSError as error:
-        do = "Make it on the other host with: replicate -i OTHER --json ruv >FILE"
-        raise JournalIOError(f"cannot be read: {error.strerror}", where=file, do=do) from error
 
 
 def _own(found: Ruv) -> list[str]:

@@ -6,21 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replicate.cli.common import DOOR, VerbCommand, columns, emit, open_instance
-from replicate.cli.words import instances
+from replicate.cli.common import DOOR, VerbCommand, columns, emit, open_instance, read_printed, with_site
 
 if TYPE_CHECKING:
     from replicate.compare.scr import Array, BothArrays
 
 
 @click.command(cls=VerbCommand)
-@click.option(
-    "--with",
-    "other",
-    metavar="INSTANCE",
-    shell_complete=instances,
-    help="Another site, on this host: directory or name.",
-)
+@with_site
 @click.option(
     "--with-scr", "file", metavar="FILE", help="What `--json scr` printed on another host; - for standard input."
 )
@@ -30,7 +23,7 @@ def scr(other: str | None, file: str | None) -> int:
     With another site, both arrays beside each other, and what the secondary would be told if it connected now. Exit
     code 1 where it would be refused.
     """
-    from replicate.compare.scr import array_of, compare_with, told
+    from replicate.compare.scr import array_of, compare_with, parse, told
     from replicate.errors import UsageError
 
     if other is not None and file is not None:
@@ -46,21 +39,9 @@ def scr(other: str | None, file: str | None) -> int:
         found = compare_with(opened, Instance.open(resolve_instance(other)))
     else:
         assert file is not None
-        found = compare_with(opened, _read(file))
+        found = compare_with(opened, parse(read_printed(file, "scr"), where=file))
     emit(found, _verdict_lines(found))
     return 0 if found.is_well else 1
-
-
-def _read(file: str) -> Array:
-    from replicate.compare.scr import parse
-    from replicate.errors import JournalIOError
-
-    try:
-        with click.open_file(file, encoding="utf-8", errors="replace") as stream:
-            return parse(stream.read(), where=file)
-    except OSError as error:
-        do = "Make it on the other host with: replicate -i OTHER --json scr >FILE"
-        raise JournalIOError(f"cannot be read: {error.strerror}", where=file, do=do) from error
 
 
 def _array_lines(array: Array) -> list[str]:

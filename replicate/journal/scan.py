@@ -107,16 +107,14 @@ def scan(
             offset += run.end - index
             restated = None
             continue
-        try:
-            head = check_frame(data, index)
-        except FrameDamaged as error:
+        head, fault = _read(data, index, expected, known, trusting=chains is None)
+        if head is None:
             if again != offset:
                 again, window = offset, _Window(fd, offset, path)
                 continue
-            damage = Damage(offset, expected, error.what)
+            damage = Damage(offset, expected, fault)
             break
         end = index + head.frame_bytes
-        fault = _misplaced(head, expected, known, data, index, end, trusting=chains is None)
         if fault:
             damage = Damage(offset, expected, fault, whole_frame=True)
             break
@@ -132,6 +130,18 @@ def scan(
     if damage is not None:
         behind = frame_behind(fd, offset + 1, expected, path, all_marks=all_marks)
     return ScanResult(offset, expected - 1, count, known, mark, csn, tuple(definitions), damage, behind, restated)
+
+
+def _read(
+    data: bytes, index: int, expected: int, known: Mapping[int, tuple[int, int]], *, trusting: bool
+) -> tuple[Head | None, str]:
+    """The frame at `index`, and why it does not belong there (as `_misplaced`). None: nothing there verifies."""
+    try:
+        head = check_frame(data, index)
+    except FrameDamaged as error:
+        return None, error.what
+    end = index + head.frame_bytes
+    return head, _misplaced(head, expected, known, data, index, end, trusting=trusting)
 
 
 def _misplaced(

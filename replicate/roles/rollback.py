@@ -52,9 +52,8 @@ from replicate.roles.survey import Surveyed, survey
 from replicate.roles.undo import undo_region
 from replicate.roles.verdict import forget_verdict, look_at_verdict, proven_point
 from replicate.system.failpoint import hit
-from replicate.system.files import read_private, replace_file, sync_directory
+from replicate.system.files import read_private, remove_file, replace_file, sync_directory
 from replicate.system.locks import FileLock
-from replicate.system.os_errors import io_error
 from replicate.transfer.seed.file import read_header
 from replicate.transfer.seed.incoming import DIRECTORY as SEED_DIRECTORY
 
@@ -263,7 +262,7 @@ def _carry_out(instance: Instance, begun: _Marker, timeout_s: float) -> None:
             _lower_the_rest(instance, begun.to)
             instance.raise_incarnation()
             hit("rollback.before_end")
-            _remove_marker(instance)
+            remove_file(instance.path / ROLLBACK_MARKER, "the mark of a rollback under way could not be removed")
             forget_verdict(instance)
 
 
@@ -308,15 +307,6 @@ def _is_beyond(seed: Path, to: int) -> bool:
         return read_header(seed).seqno > to
     except ReplicateError:
         return True  # it could not be installed
-
-
-def _remove_marker(instance: Instance) -> None:
-    marker = instance.path / ROLLBACK_MARKER
-    try:
-        marker.unlink()
-    except OSError as error:
-        raise io_error(error, "the mark of a rollback under way could not be removed", str(marker)) from error
-    sync_directory(os.fspath(instance.path))
 
 
 @contextmanager

@@ -56,6 +56,16 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600, like: os.stat_resul
             os.close(directory)
 
 
+def remove_file(path: Path, failed: str) -> None:
+    """Remove a file durably. Raises what `io_error` makes of `failed`, which says what was not done: it may be there
+    still."""
+    try:
+        path.unlink()
+    except OSError as error:
+        raise io_error(error, failed, str(path)) from error
+    sync_directory(os.fspath(path.parent))
+
+
 def read_private(path: Path) -> bytes:
     """The content of a small file of an instance. FileNotFoundError when it is not there; PermissionRefusedError for a
     symbolic link, for what is no regular file or larger than BYTES_MAX, and where the system refuses; JournalIOError.

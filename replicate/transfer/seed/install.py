@@ -44,7 +44,7 @@ from replicate.region.sqlite.feed import others_tables
 from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.partial import take_out
 from replicate.system.failpoint import hit
-from replicate.system.files import replace_file, sync_directory
+from replicate.system.files import remove_file, replace_file, sync_directory
 from replicate.system.locks import FileLock
 from replicate.system.os_errors import io_error
 from replicate.transfer.container import NO_ID, SeedHeader
@@ -249,12 +249,7 @@ def put_into_places(copies: Path, made: list[tuple[str, bytes, Path]]) -> None:
 
 def finish(secondary: Instance) -> None:
     """The instance is seeded from here on."""
-    marker = secondary.path / SEEDING_MARKER
-    try:
-        marker.unlink()
-    except OSError as error:
-        raise io_error(error, "the mark of a seed under way could not be removed", str(marker)) from error
-    sync_directory(os.fspath(secondary.path))
+    remove_file(secondary.path / SEEDING_MARKER, "the mark of a seed under way could not be removed")
     forget_failures(secondary.path, "seed")
 
 
