@@ -44,21 +44,24 @@ from replicate.limits import PARTITION_NONE, PARTITION_STREAM
 from replicate.model.transaction import Kind, Op, TableDefinition
 
 _BEHIND_KIND: Final = FRAME_PREFIX_BYTES + 4
-_FRAME: Final = Struct(f">xI6xHB{FRAME_HEAD_BYTES - _BEHIND_KIND}xBBI")
-"""Of a frame LENGTH, COUNT and KIND, and of its first change the operation, the marker of an id, and the id."""
+_LABEL_BYTES: Final = FRAME_HEAD_BYTES - _BEHIND_KIND
+_FRAME: Final = Struct(f">xI5xI{_LABEL_BYTES}sHI")
+"""Of a frame LENGTH, COUNT and KIND with the marker before them, and the rest of its head; of its first change the
+operation with the marker of an id, and the id."""
 _NULL_FRONT: Final = bytes([0xDC, 0, FIXED_ELEMENTS + 2, Kind.NULL])
 _NULL_PAYLOAD: Final = b"\xa0\x90"
-_NULL_PREFIX: Final = PREFIX.pack(
-    0xCE, len(_NULL_FRONT) + FRAME_HEAD_BYTES - _BEHIND_KIND + len(_NULL_PAYLOAD), 0xCE, 0
-)[:-4]
+_NULL_BODY: Final = Struct(f"{len(_NULL_FRONT)}s{_LABEL_BYTES}s{len(_NULL_PAYLOAD)}s")
+_NULL_PREFIX: Final = PREFIX.pack(0xCE, _NULL_BODY.size, 0xCE, 0)[:-4]
+_NULL: Final = Struct(f">{len(_NULL_PREFIX)}sI{_NULL_BODY.size}s")
 _ID: Final = 0xCE
 _FOR_EVERYBODY: Final = re.compile(b"[\\x05\\x06\\x08]\\x00|[\\x04\\x06]\\xce")
 """SCHEMA, COMMENT or REGION of no table, DEFINE, or COMMENT of a table: what a transaction that begins with a row may
 hold for everybody, if it is from before there were partitions."""
-_OF_ONE: Final = FIXED_ELEMENTS + 4
-"""COUNT of a transaction with one change."""
+_OF_ONE: Final = (0xDC << 16 | FIXED_ELEMENTS + 4) << 8 | Kind.TRANSACTION
+"""COUNT and KIND, as `_FRAME` has them, of a transaction with one change."""
 _ONE_CHANGE: Final = 4
-_OF_TABLES: Final = frozenset(map(int, (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SEQUENCE)))
+_OF_TABLES: Final = frozenset(op << 8 | _ID for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SEQUENCE))
+"""First changes, as `_FRAME` has them, of rows of a table."""
 _REGION: Final = int(Op.REGION)
 _MIXED, _TRANSACTION, _RESTATED = int(Kind.MIXED), int(Kind.TRANSACTION), int(Kind.RESTATED)
 
@@ -93,28 +96,36 @@ class PartitionSelection:
     def take(self, batch: FrameBatch) -> FrameBatch:
         """The batch as it goes; the same one when all of it does. JournalDamagedError for a table that nobody has
         defined."""
-        data, offset, kept, pieces = batch.data, 0, 0, list[bytes]()
-        size, tables, of_tables = len(data), self._tables, _OF_TABLES
+        data, offset, kept, nulls, pieces = batch.data, 0, 0, 0, list[bytes]()
+        size, goes_of, of_tables, add = len(data), self._tables.get, _OF_TABLES, pieces.append
+        unpack, pack_body, pack = _FRAME.unpack_from, _NULL_BODY.pack, _NULL.pack
         padded = data + bytes(_FRAME.size)  # the last frame may be shorter
-        unpack = _FRAME.unpack_from
-        defines = data.find(DEFINE_MARK)
+        defines = _next_define(data, 0)
         while offset < size:
-            length, count, kind, op, marker, ident = unpack(padded, offset)
+            length, word, label, first, ident = unpack(padded, offset)
             end = offset + length + FRAME_PREFIX_BYTES
-            if 0 <= defines < end:
-                if kind in CHANGES_BEGIN:
+            if defines < end:
+                if word & 0xFF in CHANGES_BEGIN:
                     self._learn(data[offset:end])
-                defines = data.find(DEFINE_MARK, end)
-            goes = tables.get(ident) if kind == _TRANSACTION and marker == _ID and op in of_tables else None
-            if goes or (op == _REGION and kind == _TRANSACTION):  # a region that is added has no rows
+                defines = _next_define(data, end)
+            is_of_one = word == _OF_ONE
+            goes = goes_of(ident) if first in of_tables and (is_of_one or word & 0xFF == _TRANSACTION) else None
+            if goes:
                 offset = end
                 continue
-            made: bytes | None = None
-            if goes is False and (count == _OF_ONE or not _FOR_EVERYBODY.search(data, offset + FRAME_HEAD_BYTES, end)):
+            if goes is False and (is_of_one or not _FOR_EVERYBODY.search(data, offset + FRAME_HEAD_BYTES, end)):
                 # `pack_null`, written out: passed for each transaction that is not wanted.
-                body = _NULL_FRONT + data[offset + _BEHIND_KIND : offset + FRAME_HEAD_BYTES] + _NULL_PAYLOAD
-                made = _NULL_PREFIX + crc32c(body).to_bytes(4, "big") + body
-                self.kept_back += 1
+                if kept < offset:
+                    add(data[kept:offset])
+                body = pack_body(_NULL_FRONT, label, _NULL_PAYLOAD)
+                add(pack(_NULL_PREFIX, crc32c(body), body))
+                nulls += 1
+                kept = offset = end
+                continue
+            kind = word & 0xFF
+            made: bytes | None = None
+            if first >> 8 == _REGION and kind == _TRANSACTION:
+                pass  # a region that is added has no rows
             elif kind == _MIXED:
                 frame = data[offset:end]
                 told = trim(frame, self.wants)
@@ -124,10 +135,11 @@ class PartitionSelection:
                 made = self._told_again(data[offset:end], kind)
             if made is not None:
                 if kept < offset:
-                    pieces.append(data[kept:offset])
-                pieces.append(made)
+                    add(data[kept:offset])
+                add(made)
                 kept = end
             offset = end
+        self.kept_back += nulls
         if not pieces:
             return batch
         if kept < size:
@@ -205,6 +217,12 @@ class PartitionSelection:
         for change in changes_in(parts()):
             if change[0] == Op.DEFINE:
                 self._define(change[1], change[3])
+
+
+def _next_define(data: bytes, offset: int) -> int:
+    """Where the next mark of a definition stands from there on; the end of `data` where none does."""
+    found = data.find(DEFINE_MARK, offset)
+    return len(data) if found < 0 else found
 
 
 def told_large(commit_frame: bytes, changes: Iterable[list[Any]], token: int) -> Generator[StreamItem]:
