@@ -32,6 +32,7 @@ from replicate.compare.patrolled import (
     taken,
 )
 from replicate.compare.range_check import verify
+from replicate.daemon.index_patrol import IndexPatrol
 from replicate.errors import BusyError, RegionDamagedError, ReplicateError
 from replicate.instance.instance import Instance
 from replicate.wire.message import Check
@@ -46,8 +47,10 @@ KEPT_S: Final = 2.0
 class PatrolFound:
     """What is kept, as this daemon knows it. A compare and a seed may end what was found, and change the file."""
 
-    def __init__(self, instance_path: Path) -> None:
+    def __init__(self, instance_path: Path, indexes: IndexPatrol) -> None:
         self._path = instance_path
+        self.indexes = indexes
+        """The patrol of our own indexes."""
         self._file = _which(instance_path)
         self.now = look_at_patrolled(instance_path)
 
@@ -72,7 +75,8 @@ class PatrolFound:
         if whole.ended_wall_ns:
             age_s = max(0.0, (wall_ns - whole.began_wall_ns) / 1e9)
             found = {"patrol_verified_rows": whole.rows, "patrol_age_s": age_s, "patrol_passed": whole.passed}
-        return {**found, "patrol_different": len(different)} if found or different else {}
+        found |= {"patrol_different": len(different)} if found or different else {}
+        return found | self.indexes.figures(wall_ns)
 
 
 def _which(instance_path: Path) -> tuple[int, int]:

@@ -193,6 +193,7 @@ class ReceiverServer:
                 nursery.start_soon(self.reporting.run)
                 nursery.start_soon(self.seeds.serve)
                 nursery.start_soon(source.returning.fill_again)
+                nursery.start_soon(source.found.indexes.run)
                 async with trio.open_nursery() as connections:
                     accepting = trio.CancelScope()
                     connections.start_soon(self._accept, listeners, connections, accepting)

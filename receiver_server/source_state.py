@@ -29,6 +29,7 @@ from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.driver import Drive
 from replicate.daemon.figures import counters, facts
 from replicate.daemon.heard import TOLD, Heard
+from replicate.daemon.index_patrol import IndexPatrol
 from replicate.daemon.repeated_lines import Repetitions
 from replicate.daemon.reporting import configured_period_s
 from replicate.daemon.statistics import Lag, Statistics, short
@@ -136,8 +137,8 @@ class SourceState:
         self._update = UpdateSeen()
         self.listen = ""
         """Where we wait for the source."""
-        self.found = PatrolFound(instance.path)
-        """What the patrol has found."""
+        self.found = PatrolFound(instance.path, IndexPatrol(instance, self.settings, context.log))
+        """What the patrols have found."""
         self.activity = WAITING
         """What the daemon is doing: the first words of its status."""
         self.last_refusal = ""

@@ -21,6 +21,7 @@ from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.figures import counters
 from replicate.daemon.figures import facts as facts_of
 from replicate.daemon.heard import Heard
+from replicate.daemon.index_patrol import IndexPatrol
 from replicate.daemon.repeated_lines import Repetitions
 from replicate.daemon.reporting import configured_period_s
 from replicate.daemon.statistics import Lag, Statistics, was_there_ns
@@ -138,8 +139,8 @@ class ConsumerState:
         """What the daemon is doing: the first words of its status."""
         self.takeovers: tuple[Takeover, ...] = ()
         """What we can show another primary."""
-        self.patrol = ""
-        """What the patrol is at; "" while it rests."""
+        self.indexes = IndexPatrol(instance, self.settings, self.log)
+        """The patrol of our own indexes."""
         self.is_primary_there = False
         """The peer has refused us because it is primary itself."""
         self._is_silent = False
@@ -212,7 +213,8 @@ class ConsumerState:
             "xoff_total": statistics.total("xoff"),
             "read_transactions": {"pool": reading.from_pool, "files": reading.from_files},
             "refused_connections": self.refused,
-            **({"patrol": self.patrol} if self.patrol else {}),
+            **({"patrol": self.indexes.beside} if self.indexes.beside else {}),
+            **self.indexes.figures(time.time_ns()),
             **self.filter.measured(),
         }
 

@@ -2,7 +2,8 @@
 
     run/patrol-PEER.json    where it stands, format 1
 
-Guarantees: it takes no more of a core, and reads no more, than the settings give it; it rests while the peer has much
+Guarantees: it takes no more of a core, and reads no more, than the settings give it and the patrol of our own indexes
+(daemon/index_patrol.py), which has half while it goes; it rests while the peer has much
 to catch up with, is paused, or applies nothing. A round goes on where it was when the connection or this server has
 ended. What cannot be read is said once a round, and the peer counts it as passed over. Of a table that does not go to
 the peer, or not whole, nothing is digested: that would tell of its rows. No filter is between the two.
@@ -129,7 +130,7 @@ class Patrol:
                 else:
                     await trio.sleep(LOOK_S)
         finally:
-            consumer.patrol = ""
+            consumer.indexes.beside = ""
             with suppress(ReplicateError):
                 keep_standing(consumer.instance.run_directory, consumer.peer_name, self._standing)
 
@@ -176,22 +177,26 @@ class Patrol:
             await trio.sleep(LOOK_S)
             return
         if taken.check is not None:
-            consumer.patrol = f"{taken.check.region}.{taken.check.table}".rstrip(".")
+            consumer.indexes.beside = f"{taken.check.region}.{taken.check.table}".rstrip(".")
             check, region_seqno = taken.check, appended.get(taken.check.region)
             # A region that came meanwhile is not among the words that were read.
             if not await self._tell(check if region_seqno is None else as_of(check, last_seqno, region_seqno)):
                 return
         self._standing = RoundStanding(place.round_wall_ns, taken.place)
         if taken.place is None:
-            consumer.patrol = ""
+            consumer.indexes.beside = ""
         if taken.place is None or trio.current_time() - self._stored_s > STORED_S:
             self._stored_s = trio.current_time()
             with suppress(ReplicateError):  # on a full disk it goes on, and may begin its round again
                 await trio.to_thread.run_sync(
                     keep_standing, consumer.instance.run_directory, consumer.peer_name, self._standing
                 )
+        share = 2.0 if consumer.indexes.goes else 1.0
         rest_s = pause_s(
-            busy_s=taken.busy_s, size=taken.size, percent=settings.patrol_percent, mb_per_s=settings.patrol_speed_mb
+            busy_s=taken.busy_s,
+            size=taken.size,
+            percent=settings.patrol_percent / share,
+            mb_per_s=settings.patrol_speed_mb / share,
         )
         await trio.sleep(rest_s)
 

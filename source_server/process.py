@@ -259,6 +259,7 @@ class SourceServer:
                 for task in (self.reporting.run, self._keep_house, self._prune, self._cut_short, self.seeds.run):
                     nursery.start_soon(task)
                 nursery.start_soon(self._watch_pool)
+                nursery.start_soon(consumer.indexes.run)
                 await self._work()
                 nursery.cancel_scope.cancel()
         finally:

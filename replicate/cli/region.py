@@ -1,4 +1,4 @@
-"""`replicate region add|list|move|release|plain`."""
+"""`replicate region add|list|move|release|reindex|upgrade|plain`."""
 
 from __future__ import annotations
 
@@ -176,6 +176,23 @@ def upgrade(name: str, script: TextIO, timeout_s: float) -> None:
     made = upgrade_region(opened, name, script.read(), timeout_s=timeout_s, finish=finish)
     tables = ", ".join(made.tables) or "no table"
     emit(made, [f"region {name} upgraded after transaction {made.seqno}: {tables}"])
+
+
+@region.command()
+@click.argument("name", shell_complete=regions)
+@click.argument("indexes", nargs=-1, metavar="[INDEX]...")
+@click.option("--all", "every", is_flag=True, help="All indexes of the region.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS")
+def reindex(name: str, indexes: tuple[str, ...], every: bool, timeout_s: float) -> None:
+    """Make indexes of a region again from its rows: those that status names as damaged (INDEX_DAMAGED), or the named.
+
+    On a primary or a secondary, while the daemons run. Writers wait as long as one index takes. Nothing of it is
+    replicated: the other site has indexes of its own.
+    """
+    from replicate.admin.reindexing import reindex_region
+
+    made = reindex_region(open_instance(), name, indexes, every=every, timeout_s=timeout_s)
+    emit({"region": name, "indexes": made}, [f"index {one} of region {name} was made again" for one in made])
 
 
 @region.command()

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from replicate.compare.index_found import forget_indexes
 from replicate.compare.patrolled import forget_patrolled, settle_patrolled
 from replicate.errors import ReplicateError, UsageError
 from replicate.instance.file import check_name
@@ -107,6 +108,7 @@ def note_repaired(instance: Instance, repaired: Repaired) -> None:
 def note_seeded(instance: Instance) -> None:
     """What was compared, and patrolled, is given up now, for the rows of a seed. Errors: as `note_compared`."""
     forget_patrolled(instance.path)
+    forget_indexes(instance.path)
     _change(instance, lambda _: Compared(seeded_wall_ns=time.time_ns()))
 
 

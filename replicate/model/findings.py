@@ -120,6 +120,7 @@ _KINDS: Final = (
         "LOST_UNSETTLED", "warning", "Transactions that only a lost file holds were neither applied nor given up."
     ),
     FindingKind("DIVERGED_ROWS", "error", "The patrol has found rows that are not as the source has them."),
+    FindingKind("INDEX_DAMAGED", "error", "The patrol has found an index that is not as the rows have it."),
     FindingKind("COMPARED_DIFFERENT", "error", "The last compare with another instance has found a difference."),
     FindingKind(
         "COMPARE_DUE", "warning", "A secondary was not compared with its primary for status.compared_warn_days."

@@ -223,6 +223,8 @@ def _notes(status: Status) -> Iterator[str]:
         yield f"region {region.name}: {'see below' if region.problem else 'well'}, applied {at}"
     if status.patrol is not None:
         yield f"patrol: {status.patrol.line}"
+    if status.indexes is not None:
+        yield f"indexes: {status.indexes.line}"
     for one in status.suppliers:
         state = "connected" if one.is_connected else "not connected"
         yield f"supplier {one.name}: {state}, received {one.last_received_seqno}, applied {one.last_applied_seqno}"

@@ -397,6 +397,7 @@ def parse_hours(text: str, *, where: str) -> tuple[int, int] | None:
 
 def _check_receiver(config: Config, where: str) -> None:
     _check_periods("receiver", config.receiver, where)
+    parse_hours(config.receiver.patrol_hours, where=f"{where}: receiver.patrol_hours")
     if config.receiver.xon_percent >= config.receiver.xoff_percent:
         raise ConfigurationError(
             f"receiver.xon_percent = {config.receiver.xon_percent} is not below "

@@ -175,13 +175,14 @@ class SourceConfig:
     )
     patrol_percent: float = _setting(
         1.0,
-        "How much of a core the patrol may take, which proves to the peer that its rows are ours; 0: there is none.",
+        "How much of a core the patrol may take, which proves to the peer that its rows are ours, and looks through "
+        "the indexes here; 0: there is none.",
         unit="%",
         least=0,
         most=100,
     )
     patrol_speed_mb: float = _setting(
-        8.0, "Most megabytes of rows that the patrol reads a second.", unit="MB", least=0.001, most=100_000
+        8.0, "Most megabytes that the patrol reads a second.", unit="MB", least=0.001, most=100_000
     )
     patrol_hours: str = _setting("", "When the patrol goes, by the local clock, such as 22-6; '' for always.")
     patrol_round_s: float = _setting(
@@ -274,6 +275,20 @@ class ReceiverConfig:
     )
     filter_timeout_s: float = _setting(
         64.0, "A filter that has read and said nothing for this long has failed.", unit="s", least=0.1, most=86400
+    )
+    patrol_percent: float = _setting(
+        1.0,
+        "How much of a core the patrol may take, which looks through the indexes here; 0: there is none.",
+        unit="%",
+        least=0,
+        most=100,
+    )
+    patrol_speed_mb: float = _setting(
+        8.0, "Most megabytes that it reads a second.", unit="MB", least=0.001, most=100_000
+    )
+    patrol_hours: str = _setting("", "When it goes, by the local clock, such as 22-6; '' for always.")
+    patrol_round_s: float = _setting(
+        3600.0, "Least time from the beginning of a round to that of the next.", unit="s", least=0.1, most=31_536_000
     )
     on_divergence: Literal["continue", "stop"] = _setting(
         "continue",

@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from replicate.compare.index_found import look_at_indexes
 from replicate.compare.last import Compared, look_at_compared
 from replicate.compare.patrolled import Patrolled, look_at_patrolled
 from replicate.daemon.files import DaemonFiles
@@ -52,6 +53,7 @@ from replicate.region.sqlite.how_far import look_at
 from replicate.security.tls_files import TlsFiles, certificate_findings
 from replicate.status.clocks import clock_findings
 from replicate.status.comparing import ComparedReport, RepairedReport, compared_findings
+from replicate.status.indexes import index_findings, indexes_report
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.listens import listens
 from replicate.status.merging import merging_findings
@@ -154,6 +156,8 @@ def collect(instance: Instance) -> Status:
             repaired=_repaired(noted, now_wall_ns),
         )
     problems += patrol_findings(patrolled, now_wall_ns, source=source, here=here)
+    indexes = look_at_indexes(instance.path)
+    problems += index_findings(indexes, now_wall_ns, role=instance.role)
     return Status(
         name=instance.name,
         role=instance.told_role,
@@ -170,6 +174,7 @@ def collect(instance: Instance) -> Status:
         findings=each_once(_named(instance, others, finding) for finding in (*problems, *found)),
         compared=compared,
         patrol=patrol_report(patrolled, now_wall_ns),
+        indexes=indexes_report(indexes, now_wall_ns),
         packets=packets,
         suppliers=suppliers,
     )

@@ -86,6 +86,8 @@ def _paragraphs(status: Status) -> Iterator[tuple[int, str]]:
         yield 4, f"receiver backlog {_number(receiving.receiver_backlog)}, {fill}"
         if status.patrol is not None:
             yield 2, f"patrol: {status.patrol.line}"
+    if status.indexes is not None:
+        yield 2, f"indexes: {status.indexes.line}"
     yield 2, f"bottleneck: {status.bottleneck or 'none, everything is level'}"
     for finding in status.findings:
         yield 2, f"{finding.code} {finding.severity}: {finding.text}"

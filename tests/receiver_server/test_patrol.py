@@ -17,6 +17,7 @@ from replicate.admin.regions import add_region
 from replicate.compare.patrolled import Outcome, RangeVerdict, forget_patrolled, look_at_patrolled, settle_patrolled
 from replicate.compare.range_check import take_range, verify
 from replicate.compare.rounds import Place
+from replicate.daemon.index_patrol import IndexPatrol
 from replicate.errors import BusyError, JournalIOError, RegionDamagedError
 from replicate.instance.instance import Instance
 from replicate.wire.message import Check
@@ -36,6 +37,11 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
     return made
 
 
+def found_of(pair: Pair) -> PatrolFound:
+    instance = pair.secondary
+    return PatrolFound(instance.path, IndexPatrol(instance, instance.config.receiver, structlog.get_logger()))
+
+
 def checks_of(pair: Pair) -> list[Check]:
     place: Place | None = Place(7)
     found = []
@@ -49,7 +55,7 @@ def checks_of(pair: Pair) -> list[Check]:
 
 async def verified(pair: Pair, checks: list[Check], *, is_filtered: bool = False) -> tuple[PatrolFound, list[str]]:
     """What is found of these, and what was said of differences."""
-    found, said = PatrolFound(pair.secondary.path), list[str]()
+    found, said = found_of(pair), list[str]()
     verifying = Verifying(pair.secondary, found, structlog.get_logger(), "east", is_filtered=is_filtered)
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -69,12 +75,12 @@ async def test_a_round_is_verified_and_kept(pair: Pair) -> None:
     found, said = await verified(pair, checks_of(pair))
     assert (found.now.whole.rows, found.now.whole.passed, said) == (5, 0, [])
     assert look_at_patrolled(pair.secondary.path) == found.now
-    figures = PatrolFound(pair.secondary.path).figures(found.now.whole.began_wall_ns + 5 * 10**9)
+    figures = found_of(pair).figures(found.now.whole.began_wall_ns + 5 * 10**9)
     assert figures == {"patrol_verified_rows": 5, "patrol_age_s": 5.0, "patrol_passed": 0, "patrol_different": 0}
 
 
 def test_nothing_is_known_before(pair: Pair) -> None:
-    assert PatrolFound(pair.secondary.path).figures(0) == {}
+    assert found_of(pair).figures(0) == {}
 
 
 @pytest.mark.trio
@@ -87,7 +93,7 @@ async def test_it_waits_for_the_transaction_and_holds_up_nothing(pair: Pair, mon
         return verdict
 
     monkeypatch.setattr("receiver_server.patrol.verify", looked)
-    found = PatrolFound(pair.secondary.path)
+    found = found_of(pair)
     verifying = Verifying(pair.secondary, found, structlog.get_logger(), "east", is_filtered=False)
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -189,7 +195,7 @@ async def test_a_region_that_came_while_it_runs_is_verified(pair: Pair) -> None:
         other.execute("CREATE TABLE side (id INTEGER PRIMARY KEY)")
     add_region(pair.primary, database, name="side")
     pair.catch_up()
-    found = PatrolFound(pair.secondary.path)
+    found = found_of(pair)
     verifying = Verifying(knows_none, found, structlog.get_logger(), "east", is_filtered=False)
     (check,) = [one for one in checks_of(pair) if (one.region, one.table) == ("side", "side")]
     assert (await verifying._verify(check, 0)).outcome is Outcome.EQUAL
@@ -230,8 +236,6 @@ async def test_what_cannot_be_verified(
         raise error
 
     monkeypatch.setattr("receiver_server.patrol.verify", fails)
-    verifying = Verifying(
-        pair.secondary, PatrolFound(pair.secondary.path), structlog.get_logger(), "east", is_filtered=False
-    )
+    verifying = Verifying(pair.secondary, found_of(pair), structlog.get_logger(), "east", is_filtered=False)
     found = await verifying._verify(checks_of(pair)[0], 0)
     assert found.outcome is outcome

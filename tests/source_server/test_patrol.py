@@ -73,7 +73,8 @@ class Consumer:
     """And of its consumer."""
 
     def __init__(self, pair: Pair, **settings: Any) -> None:
-        self.instance, self.peer_name, self.patrol = pair.primary, "west", ""
+        self.instance, self.peer_name = pair.primary, "west"
+        self.indexes = SimpleNamespace(goes=False, beside="")
         quick = {"patrol_percent": 100.0, "patrol_round_s": 1000.0, "patrol_speed_mb": 1000.0}
         self.settings = replace(SourceConfig(), **{**quick, **settings})
         self.progress = ConsumerProgress(last_applied_seqno=10**9, update_state=UpdateState.RUNNING.text)
@@ -129,7 +130,7 @@ async def test_a_round_and_where_it_was_left(pair: Pair, monkeypatch: pytest.Mon
             nursery.cancel_scope.cancel()
     assert [check.is_last for check in link.sent].count(True) == 1  # the next round is not due
     assert read_standing(pair.primary.run_directory, "west").place is None
-    assert consumer.patrol == ""
+    assert consumer.indexes.beside == ""
     assert {check.table for check in link.sent} >= {"", "account"}
 
 
@@ -225,7 +226,7 @@ async def test_a_check_waits_until_its_transaction_was_sent(pair: Pair) -> None:
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(patrol_of(consumer, link).run)
-            await wait_until_async(lambda: bool(consumer.patrol))
+            await wait_until_async(lambda: bool(consumer.indexes.beside))
             await wait_until_async(lambda: link.asked > 3)
             assert not link.sent
             link.last_sent_seqno = 10**9

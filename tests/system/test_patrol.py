@@ -11,13 +11,19 @@ from typing import Any
 
 import pytest
 
+from replicate.compare.index_found import look_at_indexes
 from replicate.compare.patrolled import look_at_patrolled
 from tests.harness.conflicting import spoil_database
 from tests.harness.planted import PLANTS, ROWS, SCHEMA
+from tests.harness.stale_index import flip_in_tree
 from tests.harness.street import QUICK, Street
 from tests.harness.waiting import wait_until
 
 SETTINGS = QUICK.replace("[source]", "[source]\npatrol_percent = 100.0\npatrol_round_s = 0.2\npatrol_speed_mb = 1000.0")
+
+
+RECEIVER = "patrol_percent = 100.0\npatrol_round_s = 0.2\npatrol_speed_mb = 1000.0\n"
+"""The section of the Receiver Server is the last one of QUICK."""
 
 
 @pytest.fixture
@@ -159,3 +165,34 @@ def test_what_past_defects_have_left_is_found_within_one_round_and_mended(tmp_pa
         assert whole_round(street, street.secondary)["passed"] == 0
         assert not diverged(street, street.secondary)
         street.on(street.secondary, "compare", "--with", street.primary)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["primary", "secondary"])
+def test_a_damaged_index_is_found_on_either_site_and_made_again(tmp_path: Path, role: str) -> None:
+    """Its page was changed while nobody had the file open, as a disk does it."""
+    with closing(Street(tmp_path, settings=SETTINGS + RECEIVER)) as street:
+        street.build().start()
+        last = street.write("INSERT INTO account (owner) VALUES ('somebody')")
+        street.on(street.secondary, "wait", "--seqno", str(last), "--timeout", "60")
+        instance = getattr(street, role)
+        path = street.database if role == "primary" else street.secondary / "regions" / "main.db"
+        wait_until(lambda: look_at_indexes(instance).whole.entries >= 2, what="a whole round")
+        assert "entries verified within" in street.run("-i", instance, "status", check=False).stdout
+        street.on(street.primary, "source", "stop")
+        street.on(street.secondary, "receiver", "stop")
+        street.on(street.secondary, "update", "stop")
+        flip_in_tree(path, "account_owner", b"somebody", by=7)
+        street.start_receiver(f"127.0.0.1:{street.port()}")
+        street.start_source()
+        street.start_update()
+        wait_until(lambda: look_at_indexes(instance).damaged, what="it is found")
+        (one, *_) = [one for one in status(street, instance)["findings"] if one["code"] == "INDEX_DAMAGED"]
+        assert one["subject"] == "main.account"
+        assert f"replicate -i {instance} region reindex main" in one["do"]
+        log = "source-secondary.log" if role == "primary" else "receiver.log"
+        assert "an index is damaged" in (instance / "log" / log).read_text()
+        assert "index account_owner" in street.on(instance, "region", "reindex", "main").stdout
+        wait_until(lambda: look_at_indexes(instance).whole.ended_wall_ns, what="another whole round")
+        assert not [one for one in status(street, instance)["findings"] if one["code"] == "INDEX_DAMAGED"]
+        street.prove_equal()

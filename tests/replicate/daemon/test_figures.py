@@ -172,6 +172,7 @@ def test_every_channel_says_what_it_said_before(tmp_path: Path, monkeypatch: pyt
 UNUSED = {
     *("filter", "filter_error"),
     *("patrol", "patrol_verified_rows", "patrol_age_s", "patrol_passed", "patrol_different"),
+    *("index_entries", "index_age_s", "index_left_out", "index_damaged"),
     *("merged_total", "lost_total"),
     "partition_here",
 }

@@ -616,6 +616,7 @@ def test_codes_are_upper_snake_and_each_is_used_and_listed() -> None:
         for name in (
             *("status/collect.py", "status/report.py", "status/journal.py", "status/comparing.py"),
             "status/roles.py",
+            "status/indexes.py",
             "status/patrol.py",
             "status/merging.py",
             "status/clocks.py",
