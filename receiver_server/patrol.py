@@ -1,12 +1,13 @@
 """The secondary's side of the patrol: verifies each range that the source tells of, and keeps what was found.
 
-Guarantees: nothing waits for it, neither what is received nor what is applied; a range is verified as soon as the
-transaction is applied at which the source has digested it, in a thread, on a connection of its own. A difference is
-said at once. At most WAITING_MAX ranges wait: what comes beyond that counts as lost.
+Guarantees: nothing waits for it; a range is verified as soon as the
+transaction is applied at which the source has digested it, on a connection of its own. A difference is said at once. At
+most WAITING_MAX ranges wait. What comes beyond that, or waits when this server or the connection ends, counts as passed
+over, and the next round has it; a round without its end never counts as whole.
 Leaves to others: how a range is verified (compare/range_check.py), what is kept (compare/patrolled.py).
 
-The Update Process has no part in it: it need not come to a stand at any number, since later changes are taken out of
-the digest by the journal.
+The Update Process has no part in it: it would have to end a batch at each such number. Here later changes are taken out
+of the digest by the journal, and nothing stops. Ranges come only while this server runs.
 """
 
 from __future__ import annotations

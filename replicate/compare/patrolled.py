@@ -114,11 +114,15 @@ class Patrolled:
 
 
 def taken(known: Patrolled, source: str, check: Check, verdict: RangeVerdict, wall_ns: int) -> Patrolled:
-    """What is known after one more range. A range that is told twice counts once."""
+    """What is known after one more range. The rows of one that is told twice count once. A source that was killed tells
+    again what it has told since it kept its place, with other borders perhaps: so what is passed over then counts."""
     if source != known.source:
         known = Patrolled(source, different=known.different)
+    is_over = check.round_wall_ns == known.whole.began_wall_ns
     here = known.here
-    if check.round_wall_ns != here.began_wall_ns:
+    if is_over:
+        here = replace(known.whole, told=max(known.whole.told, check.number))
+    elif check.round_wall_ns != here.began_wall_ns:
         here = Round(check.round_wall_ns)
     is_news = check.number > here.told
     lost = max(0, check.number - here.told - 1)
@@ -128,7 +132,7 @@ def taken(known: Patrolled, source: str, check: Check, verdict: RangeVerdict, wa
         here,
         told=max(here.told, check.number),
         rows=here.rows + (check.rows if is_news and is_equal and check.table not in (SCHEMA, SEQUENCES) else 0),
-        passed=here.passed + lost + (is_news and is_passed),
+        passed=here.passed + lost + is_passed,
         why=verdict.why if is_passed else "it was lost on the way" if lost else here.why,
         at=at,
     )
@@ -141,6 +145,8 @@ def taken(known: Patrolled, source: str, check: Check, verdict: RangeVerdict, wa
             *key, check.seqno, wall_ns, verdict.rows, verdict.digest.hex(), check.rows, check.digest.hex()
         )
         different = (*different[1 - DIFFERENT_MAX :], found)
+    if is_over:  # it was whole before
+        return Patrolled(source, known.here, replace(here, at=""), different)
     if not check.is_last:
         return Patrolled(source, here, known.whole, different)
     if not here.passed:  # whatever was found before it would have been found again

@@ -239,3 +239,79 @@ async def test_what_cannot_be_verified(
     verifying = Verifying(pair.secondary, found_of(pair), structlog.get_logger(), "east", is_filtered=False)
     found = await verifying._verify(checks_of(pair)[0], 0)
     assert found.outcome is outcome
+
+
+async def heard_by(pair: Pair, checks: list[Check], until: Any = None) -> PatrolFound:
+    """By a Receiver Server that was just started, until it ends: when it has verified all, or as soon as `until` is."""
+    found = found_of(pair)
+    verifying = Verifying(pair.secondary, found, structlog.get_logger(), "east", is_filtered=False)
+    last = checks[-1]
+
+    def is_done() -> bool:
+        rounds = (found.now.here, found.now.whole)
+        return (last.round_wall_ns, last.number) in [(one.began_wall_ns, one.told) for one in rounds]
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(verifying.run, lambda: 0, print)
+            for check in checks:
+                verifying.heard(check)
+            await wait_until_async(until or is_done)
+            nursery.cancel_scope.cancel()
+    return found
+
+
+def next_round(checks: list[Check]) -> list[Check]:
+    return [replace(check, round_wall_ns=check.round_wall_ns + 1) for check in checks]
+
+
+@pytest.mark.trio
+async def test_ranges_that_wait_when_the_server_ends_are_lost_told_and_verified_by_the_next_round(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Update Process has not come to their transaction: it does so while no Receiver Server runs."""
+    monkeypatch.setattr("replicate.compare.range_check.ROWS_MAX", 1)
+    checks = checks_of(pair)
+    assert len(checks) > 5
+    looks: list[Outcome] = []
+
+    def looked(*words: Any) -> RangeVerdict:
+        verdict = verify(*words)
+        looks.append(verdict.outcome)
+        return verdict
+
+    monkeypatch.setattr("receiver_server.patrol.verify", looked)
+    await heard_by(pair, checks[:4], lambda: len(looks) > 2)
+    assert set(looks) == {Outcome.NOT_YET}
+    assert look_at_patrolled(pair.secondary.path).here.told == 0
+    pair.catch_up()  # nobody hears of ranges meanwhile
+    spoil_database(pair.secondary.regions[0].path, PLANTED["a value"])
+    found = await heard_by(pair, checks[4:])  # the source goes on where it was
+    assert (found.now.whole.passed, found.now.whole.why) == (4, "it was lost on the way")
+    found = await heard_by(pair, next_round(checks))
+    assert found.now.whole.passed == 0
+    assert [one.table for one in found.now.different] == ["account"]
+
+
+@pytest.mark.trio
+async def test_a_round_whose_end_was_lost_is_never_whole(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicate.compare.range_check.ROWS_MAX", 1)
+    pair.catch_up()
+    checks = checks_of(pair)
+    found = await heard_by(pair, checks[:-1])
+    assert (found.now.here.told, found.now.whole.ended_wall_ns) == (len(checks) - 1, 0)
+    found = await heard_by(pair, next_round(checks))
+    assert (found.now.whole.began_wall_ns, found.now.whole.rows, found.now.whole.passed) == (8, 5, 0)
+
+
+@pytest.mark.trio
+async def test_what_a_killed_server_had_not_kept_counts_as_lost(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has verified more than the file says: that is never the other way round."""
+    monkeypatch.setattr("replicate.compare.range_check.ROWS_MAX", 1)
+    pair.catch_up()
+    checks = checks_of(pair)
+    with monkeypatch.context() as killed:
+        killed.setattr(PatrolFound, "keep", lambda _found: None)
+        await heard_by(pair, checks[:3])
+    found = await heard_by(pair, checks[3:])
+    assert (found.now.whole.rows, found.now.whole.passed) == (5 - 2, 3)

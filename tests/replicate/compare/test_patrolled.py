@@ -63,6 +63,21 @@ def test_what_was_lost_or_passed_over_is_counted_and_what_comes_twice_counts_onc
     assert told(found, (check(9, is_last=True), EQUAL)).whole.passed == 6
 
 
+def test_what_a_source_that_was_killed_tells_again_makes_no_other_round_of_a_whole_one() -> None:
+    whole = told(Patrolled(), (check(1), EQUAL), (check(2), EQUAL), (check(3, is_last=True), EQUAL))
+    again = told(whole, (check(2), EQUAL), (check(3, is_last=True), EQUAL), wall_ns=900)
+    assert again == whole
+    worse = told(whole, (check(2), PASSED), (check(3, is_last=True), DIFFERENT), wall_ns=900)
+    assert (worse.whole.rows, worse.whole.passed, worse.whole.ended_wall_ns) == (30, 1, 500)
+    assert [one.after for one in worse.different] == ["30"]
+    assert told(worse, (check(1, round_wall_ns=1000, is_last=True), EQUAL)).different == ()
+
+
+def test_what_is_told_again_with_other_borders_and_passed_over_counts() -> None:
+    found = told(Patrolled(), (check(1), EQUAL), (check(2), EQUAL), (check(2), PASSED), (check(3, is_last=True), EQUAL))
+    assert (found.whole.rows, found.whole.passed) == (30, 1)
+
+
 def test_a_round_that_was_given_up_is_forgotten() -> None:
     found = told(Patrolled(), (check(1), EQUAL), (check(1, round_wall_ns=200), EQUAL))
     assert (found.here.began_wall_ns, found.here.told, found.whole.ended_wall_ns) == (200, 1, 0)
