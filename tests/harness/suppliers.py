@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import permutations
 from pathlib import Path
 
 import apsw
@@ -21,6 +22,7 @@ from replicate.dbapi import Connection
 from replicate.door.recovery.opening import close_door, make_chain
 from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.door.snapshot import door_of
+from replicate.door.telling import tell
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.model.vector import Chains
@@ -36,6 +38,8 @@ from tests.harness.instances import with_settings
 from tests.harness.pair import SMALL, deliver_large
 from update_process.applier import Applier
 from update_process.done import Done, Waiting
+from update_process.merging import Merging
+from update_process.routes import Routes
 from update_process.supplied import SupplierApplier
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -44,12 +48,13 @@ TABLES = ("ta", "tb", "tc", "td", "te")
 
 
 class Suppliers:
-    """`by`: the instances by their names."""
+    """`by`: the instances by their names. `pool_bytes`: of a receive pool."""
 
     def __init__(self, directory: Path, names: Sequence[str]) -> None:
         self.directory = directory
         self.names = tuple(names)
         self.by: dict[str, Instance] = {}
+        self.pool_bytes = 4 * 1024 * 1024
 
     @classmethod
     def create(cls, directory: Path, count: int = 2, *, settings: str = SMALL, schema: Sequence[str] = ()) -> Suppliers:
@@ -144,7 +149,7 @@ class Suppliers:
     def receive_pool(self, consumer: str, from_seqno: int) -> Iterator[ReceivePool]:
         """A new one, of a stream that begins there."""
         pool = ReceivePool.create(
-            self.by[consumer].content.uuid, configured_bytes=4 * 1024 * 1024, last_seqno=from_seqno - 1, replace=True
+            self.by[consumer].content.uuid, configured_bytes=self.pool_bytes, last_seqno=from_seqno - 1, replace=True
         )
         try:
             yield pool
@@ -185,13 +190,25 @@ class Suppliers:
                 pool.restart(0)
                 agreed = self.agreed(source, consumer)
 
-    def level(self) -> None:
-        """All have everything: round and round, until nobody lacks anything."""
-        for _ in range(len(self.names)):
-            for source in self.names:
-                for consumer in self.names:
-                    if source != consumer:
-                        self.carry(source, consumer)
+    def tend(self, name: str) -> None:
+        """What its Update Process does while nothing comes: it tells what it has seen, and forgets what everybody
+        has."""
+        with self.session(name) as session:
+            session.begin()
+            merging = Merging(session, Routes(session))
+            merging.begin()
+            merging.tend(session.position)
+            session.keep()
+            tell(session.door, timeout_s=30)
+
+    def level(self, ways: Sequence[tuple[str, str]] = ()) -> None:
+        """All have everything: round and round, each with each or over those ways, until nobody lacks anything."""
+        ways = ways or list(permutations(self.names, 2))
+        for _ in range(3 * len(self.names)):
+            for source, consumer in ways:
+                self.carry(source, consumer)
+            if len({tuple(sorted(self.vector(name).items())) for name in self.names}) == 1:
+                return
 
     # What they have.
 

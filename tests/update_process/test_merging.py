@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 import signal
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from replicate.dbapi import NotSupportedError as NotSupportedDbError
 from replicate.dbapi import OperationalError
-from replicate.door.recovery.opening import make_chain
-from replicate.door.snapshot import door_of
 from replicate.door.writer_check import WriterCheck
 from replicate.errors import ConflictError, NotWriterError
 from replicate.instance.instance import Instance
-from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import as_written, decode, decode_changes, read_head
-from replicate.journal.walk import walk
-from replicate.journal.written import as_its_writer_wrote, told_and_written
-from replicate.model.transaction import RowChange
 from replicate.region.protocol import MergedRow
 from replicate.region.sqlite.digest import RegionDigest, digest_region
 from replicate.region.sqlite.open import open_region
@@ -33,11 +22,10 @@ from replicate.roles.supplier import convert
 from replicate.roles.writing import give, leave, share
 from replicate.transfer.seed.direct import seed
 from tests.harness.instances import with_settings
+from tests.harness.merging_worlds import BY_KEY, UNIQUE, folded
 from tests.harness.pair import SMALL, Pair
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, run, shared
-from update_process.merging import Merging
-from update_process.routes import Routes
 
 PLACES = ("append.before_write", "append.after_write", "apply.after_commit")
 
@@ -143,12 +131,7 @@ def test_what_its_owner_wrote_before_it_saw_another_leave_is_merged_still(two: S
     leave(two.by["b"], "1", timeout_s=30)
     run(two, "a", "UPDATE ta SET n = 5 WHERE id = 1", "UPDATE ta SET v = 'of a' WHERE id = 2")
     for _ in range(2):
-        with two.session("b") as session:  # as its Update Process does while nothing comes
-            merging = Merging(session, Routes(session))
-            session.begin()
-            merging.begin()
-            merging.tend(session.position)
-            session.keep()
+        two.tend("b")
     two.level()
     two.assert_converged()
     assert two.rows("a")["ta"] == folded(two) == [(1, "of b", 5), (2, "of a", 0)]
@@ -185,24 +168,6 @@ def test_a_line_of_three_passes_on_what_was_written_not_what_it_came_to(tmp_path
     three.carry("b", "a")
     three.assert_converged()
     assert three.rows("c")["ta"] == [(1, "of b", 3)]
-
-
-UNIQUE = (
-    "CREATE TABLE named (id TEXT PRIMARY KEY, name TEXT UNIQUE, mail TEXT, n INTEGER DEFAULT 0) WITHOUT ROWID",
-    "CREATE UNIQUE INDEX by_mail ON named (mail COLLATE NOCASE)",
-)
-
-
-BY_KEY = (UNIQUE[0].removesuffix(" WITHOUT ROWID"), UNIQUE[1])
-"""As most people declare it: with a hidden rowid, which each site gives for itself."""
-PARTIAL = (
-    BY_KEY[0].replace(" UNIQUE", ""),
-    *(
-        "CREATE UNIQUE INDEX by_name ON named (lower(name)) WHERE n > 0",
-        "CREATE UNIQUE INDEX by_mail ON named (mail || name)",
-    ),
-)
-SCHEMAS, SUMS = (UNIQUE, BY_KEY, PARTIAL), ("ta.n",)
 
 
 @pytest.mark.slow
@@ -379,133 +344,6 @@ def test_a_key_of_another_site_is_refused_and_named(tmp_path: Path) -> None:
     run(two, "b", "INSERT INTO counted (v) VALUES ('b')")
     two.level()
     two.assert_converged_but_for("sqlite_sequence")
-
-
-TOPOLOGIES: dict[str, Callable[[Sequence[str]], list[tuple[str, str]]]] = {
-    "mesh": lambda names: [(one, other) for one in names for other in names if one != other],
-    "star": lambda names: [pair for name in names[1:] for pair in ((names[0], name), (name, names[0]))],
-    "line": lambda names: [pair for pair_ in itertools.pairwise(names) for pair in (pair_, pair_[::-1])],
-    "ring": lambda names: [pair for at in range(len(names)) for pair in _both(names[at - 1], names[at])],
-}
-
-
-def _both(one: str, other: str) -> list[tuple[str, str]]:
-    return [(one, other), (other, one)]
-
-
-def folded(made: Suppliers, table: str = "ta", *, sums: Sequence[str] = ()) -> list[tuple[Any, ...]]:
-    """What all transactions of the table come to, one after the other by time and origin, whoever had seen what.
-    `sums`: its columns to which they add."""
-    found: list[tuple[tuple[int, int], Sequence[Any]]] = []
-    instance = made.by["a"]
-    with door_of(instance) as door:
-        tables = {table_id: one for table_id, one in door.catalogue_now().definitions.items() if one.table == table}
-    reader = ChainReader(make_chain(instance), 1)
-    while (batch := reader.read(1 << 20, made.last_seqno("a"))) is not None:
-        if isinstance(batch, LargeTransaction):
-            large, head = batch, read_head(batch.commit_frame)
-            batch = as_its_writer_wrote(large) or large
-        if isinstance(batch, LargeTransaction):
-            content = decode_changes([one for written, _ in told_and_written(large) for one in written])
-            found.append(((head.csn, head.origin), content))
-            continue
-        for offset, head in walk(batch.data):
-            frame = batch.data[offset : offset + head.frame_bytes]
-            content = decode(as_written(frame) or frame).content
-            found.append(((head.csn, head.origin), content))
-    reader.close()
-    values: dict[Any, list[Any]] = {}
-    there: set[Any] = set()
-    for _, content in sorted(found, key=lambda one: one[0]):
-        for change in content:
-            if not isinstance(change, RowChange) or change.table_id not in tables:
-                continue
-            before, after = change.before, change.after
-            summed = [at for at, one in enumerate(tables[change.table_id].columns) if one.name in sums]
-            moved = before is not None and after is not None and before[0] != after[0]
-            if before is not None and (after is None or moved):
-                there.discard(before[0])
-                for at in summed:
-                    values.setdefault(before[0], list(before))[at] = 0
-            if after is not None:
-                is_new = before is None or moved
-                row = values.setdefault(after[0], [0 if at in summed else one for at, one in enumerate(after)])
-                for ordinal in range(len(after)) if is_new else change.changed:
-                    old = 0 if is_new or before is None else before[ordinal]
-                    row[ordinal] = row[ordinal] + after[ordinal] - old if ordinal in summed else after[ordinal]
-                there.add(after[0])
-    return sorted(tuple(values[key]) for key in there)
-
-
-def random_statement(rng: random.Random) -> str:
-    key, value = rng.randint(1, 4), rng.randint(1, 10**6)
-    return rng.choice(
-        [
-            f"INSERT OR IGNORE INTO ta VALUES ({key}, 'i{value}', {value})",
-            f"UPDATE ta SET v = 'v{value}' WHERE id = {key}",
-            f"UPDATE ta SET n = {value} WHERE id = {key}",
-            f"UPDATE ta SET n = n + {value % 9}",
-            f"UPDATE ta SET v = 'b{value}', n = {value} WHERE id >= {key}",
-            f"DELETE FROM ta WHERE id = {key}",
-            f"UPDATE OR IGNORE ta SET id = {rng.randint(1, 4)} WHERE id = {key}",
-            f"INSERT OR REPLACE INTO ta VALUES ({key}, 'r{value}', {value})",
-        ]
-    )
-
-
-def random_name(rng: random.Random) -> str:
-    key, name, mail = (rng.choice("pqrs") for _ in range(3))
-    return rng.choice(
-        [
-            f"INSERT OR IGNORE INTO named VALUES ('{key}', '{name}', '{mail}', {rng.randint(1, 99)})",
-            f"UPDATE OR IGNORE named SET name = '{name}' WHERE id = '{key}'",
-            f"UPDATE OR IGNORE named SET mail = '{mail.upper()}' WHERE id = '{key}'",
-            f"UPDATE named SET n = {rng.randint(1, 99)} WHERE id = '{key}'",
-            f"DELETE FROM named WHERE name = '{name}'",
-            f"UPDATE OR IGNORE named SET id = '{name}' WHERE id = '{key}'",
-            f"INSERT OR REPLACE INTO named VALUES ('{key}', '{name}', '{mail}', 0)",
-            f"UPDATE named SET name = CASE WHEN id = '{key}' THEN NULL ELSE name END",
-        ]
-    )
-
-
-FILLER = "CREATE TABLE filler (id TEXT PRIMARY KEY, v)"
-COUNT_TO_40 = "WITH RECURSIVE c (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 40)"
-
-
-def made_large(statements: Sequence[str], name: str) -> list[str]:
-    """The same in a large transaction, of which they are in several parts."""
-    fill = f"INSERT INTO filler {COUNT_TO_40} SELECT '{name}' || i, '{'x' * 15_000}' FROM c"
-    return [*statements[:1], fill, *statements[1:2], "DELETE FROM filler", *statements[2:]]
-
-
-def world(directory: Path, seed: int, *, steps: int = 40, large: random.Random | None = None) -> Suppliers:
-    """`large`: draws which transactions are."""
-    rng = random.Random(seed)
-    schema = (*SCHEMAS[seed % 3], FILLER) if large is not None else SCHEMAS[seed % 3]
-    made = shared(directory, rng.randint(2, 3), schema=schema, sums=SUMS if seed % 2 else ())
-    ways = TOPOLOGIES[rng.choice(sorted(TOPOLOGIES))](made.names)
-    for _ in range(steps):
-        if rng.random() < 0.6:
-            name = rng.choice(made.names)
-            what = rng.choice([random_statement, random_name])
-            statements = [what(rng) for _ in range(rng.randint(1, 3))]
-            is_large = large is not None and large.random() < 0.4
-            run(made, name, *(made_large(statements, name) if is_large else statements))
-        else:
-            made.carry(*rng.choice(ways), most=rng.choice([1, 2, 5, None]))
-    for _ in range(3 * len(made.names)):
-        for way in ways:
-            made.carry(*way)
-    return made
-
-
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 100))])
-def test_a_world_of_several_writers_comes_to_rest_in_one_state(tmp_path: Path, seed: int) -> None:
-    made = world(tmp_path, seed)
-    made.assert_converged()
-    for table in ("ta", "named"):
-        assert made.rows("b")[table] == folded(made, table, sums=["n"] if seed % 2 and table == "ta" else ())
 
 
 def without_c(three: Suppliers) -> Suppliers:

@@ -19,9 +19,10 @@ from replicate.pool.shared_memory import PoolKind
 from replicate.pool.shared_memory import retire as retire_pool
 from replicate.roles.restored import settle, turn_back
 from tests.harness.instances import lose_pool, restore_region, save_region
+from tests.harness.merging_worlds import BY_KEY, UNIQUE
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, run, shared
-from tests.update_process.test_merging import BY_KEY, UNIQUE, merged_at
+from tests.update_process.test_merging import merged_at
 from tests.update_process.test_merging_large import NAMED, ROWS
 
 

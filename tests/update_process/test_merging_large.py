@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import shutil
 import signal
 from contextlib import closing
@@ -29,11 +28,12 @@ from replicate.roles.writing import share
 from replicate.transfer.packet.export import PACKET_BYTES_MIN
 from replicate.transfer.seed.direct import seed
 from tests.harness.instances import with_settings
+from tests.harness.merging_worlds import BY_KEY, folded
 from tests.harness.packets import get_packets, sent, take
 from tests.harness.pair import SMALL, Pair
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, carry_between, run, shared
-from tests.update_process.test_merging import BY_KEY, folded, merged_at, world
+from tests.update_process.test_merging import merged_at
 from update_process.merging import Merging
 
 ROWS = 60
@@ -445,15 +445,3 @@ def test_what_gives_way_stays_said_after_a_power_loss_that_took_the_large_one(tm
     names = {str(row[0]) for row in two.rows("a")["named"]}
     assert names == {"more", *(f"a{at}" for at in range(1, ROWS + 1))}
     assert ("later",) in {one.merged.key for one in merged_at(two, "b")}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 100))])
-def test_a_world_with_large_ones_comes_to_rest_in_one_state(tmp_path: Path, seed: int) -> None:
-    """Any of them may change rows that others change, in any of its parts, and rows may give way in it."""
-    made = world(tmp_path, seed, large=random.Random(seed))
-    made.assert_converged()
-    assert made.rows("a")["filler"] == []
-    for table in ("ta", "named"):
-        assert made.rows("b")[table] == folded(made, table, sums=["n"] if seed % 2 and table == "ta" else ())
-    assert larges(made, "b")

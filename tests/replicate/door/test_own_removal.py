@@ -16,9 +16,10 @@ from replicate.journal.written import told_and_written
 from replicate.model.transaction import Kind, Op
 from replicate.roles.writing import share
 from tests.harness.instances import lose_pool, restore_region, save_region
+from tests.harness.merging_worlds import BY_KEY
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, carry_between, run, shared
-from tests.update_process.test_merging import BY_KEY, merged_at
+from tests.update_process.test_merging import merged_at
 from tests.update_process.test_merging_large import NAMED, ROWS, larges
 
 pytestmark = pytest.mark.slow
