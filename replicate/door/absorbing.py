@@ -42,6 +42,9 @@ from replicate.system.locks import FileLock
 AT_ONCE: Final = 2000
 """Transactions whose rows are looked up together."""
 _NOBODY: Final[Mapping[int, int]] = {}
+_FIRST: Final = (0, 0)
+"""(csn, origin) before every transaction."""
+_ROWS: Final = frozenset(map(int, (Op.INSERT, Op.UPDATE, Op.DELETE)))
 
 
 def absorb(
@@ -56,29 +59,59 @@ def absorb(
     absorbed = rows.absorbed
     if absorbed >= last_seqno:
         return
+    least = _first_unstable(door, absorbed + 1, last_seqno, is_shared, stable) if rows.is_empty else _FIRST
+    if least is None:
+        return
     reader = ChainReader(make_chain(door.instance), absorbed + 1)
-    stamped = [] if rows.is_empty else [True]
+    is_wanted = False
 
     def wants(head: Head) -> bool:
-        return bool(stamped) or head.origin_seqno > stable.get(head.origin, 0)
+        nonlocal is_wanted
+        is_wanted = is_wanted or (head.csn, head.origin) >= least
+        return is_wanted
 
     waiting: list[Absorbed] = []
     for body in bodies_of(reader, last_seqno, wants):
         if isinstance(body, LargeTransaction):
             rows.absorb(waiting, is_shared)
             waiting.clear()
-            stamped[:] = [True]
             _absorb_large(rows, body, is_shared, stable)
             continue
         done = changes_of(body)
         if done:
-            stamped[:] = [True]
             stamp, is_stable = Stamp(body[6], body[4], body[5]), body[5] <= stable.get(body[4], 0)
             waiting.append(Absorbed(_written(body, done), done, stamp, is_stable))
         if len(waiting) >= AT_ONCE:
             rows.absorb(waiting, is_shared)
             waiting.clear()
     rows.absorb(waiting, is_shared)
+
+
+def _first_unstable(
+    door: Door, next_seqno: int, last_seqno: int, is_shared: Callable[[int], bool], stable: Mapping[int, int]
+) -> tuple[int, int] | None:
+    """(csn, origin) of the first transaction by its time which not everybody has, and which changes rows that are
+    shared; None: there is none. Where no row has stamps, those before it need none: what is yet to come is later, too.
+    What only tells does not count, so that a supplier which alone writes looks at nothing."""
+    least: tuple[int, int] | None = None
+    with closing(ChainReader(make_chain(door.instance), next_seqno)) as reader:
+        while reader.next_seqno <= last_seqno and (found := reader.read(BATCH_BYTES_MAX, last_seqno)) is not None:
+            data = found.data if (is_framed := isinstance(found, FrameBatch)) else found.commit_frame
+            for offset, head in walk(data):
+                time = head.csn, head.origin
+                if head.origin_seqno <= stable.get(head.origin, 0) or (least is not None and least <= time):
+                    continue
+                if not is_framed or _changes_rows(data[offset : offset + head.frame_bytes], is_shared):
+                    least = time
+    return least
+
+
+def _changes_rows(frame: bytes, is_shared: Callable[[int], bool]) -> bool:
+    changes = changes_of(decode_batch(frame, tuples=True)[2])
+    return any(
+        op == Op.RESOLVED or (op in _ROWS and is_shared(table_id))
+        for op, table_id in zip(changes[0::4], changes[1::4], strict=True)
+    )
 
 
 def _absorb_large(
@@ -108,12 +141,15 @@ def bodies_of(
     reader: ChainReader, last_seqno: int, wants: Callable[[Head], bool] = lambda _head: True
 ) -> Iterator[Sequence[Any] | LargeTransaction]:
     """Decoded transactions up to that number, and large ones as they are, but for one that was merged and is large by
-    what it came to: that is decoded. `wants`: of frames that lie together none is decoded where it wants none."""
+    what it came to: that is decoded. `wants`: of frames that lie together none is decoded where it wants none, and a
+    large one that it does not want is left out."""
     try:
         while reader.next_seqno <= last_seqno and (found := reader.read(BATCH_BYTES_MAX, last_seqno)) is not None:
             if not isinstance(found, LargeTransaction):
                 if any(wants(head) for _, head in walk(found.data)):
                     yield from decode_batch(found.data, tuples=True)[2::3]
+            elif not wants(read_head(found.commit_frame)):
+                continue
             elif isinstance(written := as_its_writer_wrote(found), FrameBatch):
                 yield _merged_body(found, decode_batch(written.data, tuples=True)[2])
             else:

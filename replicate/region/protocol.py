@@ -272,7 +272,7 @@ class RowsOfRegion(Protocol):
 
 class Absorbed(NamedTuple):
     """A transaction of our journal whose rows are to be stamped. `changes`: as its writer made them, flat; `done`: as
-    they stand there. `is_stable`: everybody has it, so only rows that have stamps get it."""
+    they stand there. `is_stable`: everybody has it, so only rows that have stamps get it, or have unique values."""
 
     changes: Sequence[Any]
     done: Sequence[Any]
@@ -367,8 +367,8 @@ class MergingRows(Protocol):
         """Before COMMIT: the stamps are those up to that number of our journal, and what was lost is kept."""
 
     def purge(self, stable: Mapping[int, int]) -> int:
-        """Forget rows that only transactions have stamped that everybody has (origin -> the last one); how many are
-        left. After `finish`."""
+        """Forget rows that only transactions have stamped that everybody has (origin -> the last one), with unique
+        values only what is before all that not everybody has; how many are left. After `finish`."""
 
 
 class WrittenRegion(Protocol):

@@ -254,13 +254,16 @@ def world(
     taken: Callable[[Site, list[Values]], None] = lambda _site, _removed: None,
     restored: random.Random | None = None,
     links: Sequence[tuple[int, int]] | None = None,
+    forgets: bool | None = None,
 ) -> None:
     """The sites write and send at random, and come to rest. `taken`: is told which rows gave way, after each
     transaction that a site has taken. `large`: draws which transactions are large; `restored`: which site is restored
-    from a backup, and when. `links`: who is linked with whom, by their places; None: each with each."""
+    from a backup, and when. `links`: who is linked with whom, by their places; None: each with each. `forgets`: whether
+    stamps that nobody needs go; None: in every second world."""
     pairs = list(combinations(range(len(sites)), 2)) if links is None else links
     ways = sorted(chain(pairs, (pair[::-1] for pair in pairs)))
-    forgets = rng.random() < 0.5
+    drawn = rng.random() < 0.5
+    forgets = drawn if forgets is None else forgets
     restores = _restores(restored, sites, ways, steps) if restored is not None else lambda _now: None
     for now in range(1, steps):
         restores(now)

@@ -172,7 +172,7 @@ class ModelMerging:
 
     def _fold_strictly(self, piece: Piece, stamp: Stamp, *, is_stable: bool, is_seen: bool = True) -> None:
         row = self._content.stamps.get(piece.name)
-        if row is None and is_stable:
+        if row is None and is_stable and piece.name[0] not in UNIQUE:
             return
         row = row or _EMPTY
         if piece.after is None and (row.values is None or (is_seen and row.is_there)):
@@ -276,8 +276,17 @@ class ModelMerging:
 
     def purge(self, stable: Mapping[int, int]) -> int:
         stamps = self._content.stamps
+        unstable = {
+            (name[0], one)
+            for name, row in stamps.items()
+            for one in row.all_stamps()
+            if one.origin_seqno > stable.get(one.origin, 0)
+        }
+        firsts = {table: min((one for of, one in unstable if of == table), default=None) for table in UNIQUE}
         for name, row in list(stamps.items()):
-            if not row.waits and all(one.origin_seqno <= stable.get(one.origin, 0) for one in row.all_stamps()):
+            first = firsts.get(name[0])
+            is_stable = all(one.origin_seqno <= stable.get(one.origin, 0) for one in row.all_stamps())
+            if not row.waits and is_stable and (first is None or row.newest < first):
                 del stamps[name]
         self.kept_since_purge = 0
         return len(stamps)

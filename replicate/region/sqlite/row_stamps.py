@@ -33,12 +33,16 @@ _PUT: Final = (
     "INSERT OR REPLACE INTO main._replicate_version (table_id, key, origin, origin_seqno, stamps) "
     "VALUES (?, ?, ?, ?, ?)"
 )
-_PURGE: Final = "DELETE FROM main._replicate_version WHERE origin = ? AND origin_seqno <= ?"
+_STAMPED_TABLES: Final = "SELECT DISTINCT table_id FROM main._replicate_version"
+_OF_TABLE: Final = "SELECT key, origin, origin_seqno, stamps FROM main._replicate_version WHERE table_id = ?"
+_PURGE: Final = "DELETE FROM main._replicate_version WHERE table_id = ? AND origin = ? AND origin_seqno <= ?"
 _FORGET: Final = "DELETE FROM main._replicate_version WHERE table_id = ? AND key = ?"
 _SEVERAL: Final = 0
 """In the place of the origin: several transactions have stamped the row, or it has sums."""
 _WAITS: Final = -1
 """In the place of the origin: the row waits (model/registers.py). No purge forgets it."""
+_LATEST: Final = Stamp(2**64, 0, 0)
+"""After every transaction."""
 _WAITING: Final = "SELECT table_id, key, stamps FROM main._replicate_version WHERE origin = ?"
 OPEN: Final = "open"
 SETTLED: Final = "settled"
@@ -165,23 +169,48 @@ class RowStamps:
             self.kept_since_purge += len(rows)
         self._changed.clear()
 
-    def purge(self, stable: Mapping[int, int]) -> int:
+    def purge(self, stable: Mapping[int, int], has_unique: Callable[[int], bool]) -> int:
         """Forget the stamps of rows that only transactions have stamped which everybody has: origin -> the last one.
-        How many are left."""
-        self._execute_many(_PURGE, list(stable.items()))
-        several = f"SELECT table_id, key, stamps FROM main._replicate_version WHERE origin = {_SEVERAL}"
-        gone, shorter = list[tuple[int, bytes]](), list[Any]()
-        for table_id, key, packed in self._execute(several):
-            row = unpack_row(packed)
-            if all(one.origin_seqno <= stable.get(one.origin, 0) for one in row.all_stamps()):
-                gone.append((table_id, key))
-            elif row.sums and (less := row.without(stable)) != row:
-                shorter.append(_kept((table_id, key), less))
-        self._execute_many(_FORGET, gone)
-        self._execute_many(_PUT, shorter)
+        Where a table `has_unique` values, only what is before all its stamps that not everybody has: a row that comes
+        back may have its value from one of those, and who has had it longer must be the same on every site. How many
+        are left."""
+        for (table_id,) in self._execute(_STAMPED_TABLES).fetchall():
+            least = self._least_unstable(table_id, stable) if has_unique(table_id) else _LATEST
+            self._purge_table(table_id, stable, least)
         self.forget_cached()
         self.kept_since_purge = 0
         return int(self._execute("SELECT count(*) FROM main._replicate_version").get)
+
+    def _least_unstable(self, table_id: int, stable: Mapping[int, int]) -> Stamp:
+        """The first stamp of a table's rows whose transaction not everybody has. SQLite compares no times: it would
+        take those from 2041 on for negative ones."""
+        least, firsts = _LATEST, dict[int, tuple[int, bytes]]()
+        for _, origin, number, packed in self._execute(_OF_TABLE, (table_id,)):
+            if origin <= _SEVERAL:
+                unstable = (one for one in unpack_row(packed).all_stamps() if not _is_stable(one, stable))
+                least = min(least, *unstable, _LATEST)
+            elif number > stable.get(origin, 0) and (origin not in firsts or number < firsts[origin][0]):
+                firsts[origin] = number, packed
+        return min([least, *(unpack_row(packed).life for _, packed in firsts.values())])
+
+    def _purge_table(self, table_id: int, stable: Mapping[int, int], least: Stamp) -> None:
+        """Forget what everybody has, and is before `least`."""
+        ends, gone, shorter = dict(stable), list[tuple[int, bytes]](), list[Any]()
+        text = f"{_OF_TABLE} AND origin {'=' if least is _LATEST else '>='} {_SEVERAL}"
+        for key, origin, number, packed in self._execute(text, (table_id,)):
+            if number > stable.get(origin, 0):
+                continue
+            row = unpack_row(packed)
+            may_go = all(_is_stable(one, stable) and one < least for one in row.all_stamps())
+            if origin != _SEVERAL:
+                ends[origin] = ends[origin] if may_go else min(ends[origin], number - 1)
+            elif may_go:
+                gone.append((table_id, key))
+            elif row.sums and (less := row.without(stable)) != row:
+                shorter.append(_kept((table_id, key), less))
+        self._execute_many(_PURGE, [(table_id, *end) for end in ends.items()])
+        self._execute_many(_FORGET, gone)
+        self._execute_many(_PUT, shorter)
 
     @property
     def is_empty(self) -> bool:
@@ -189,6 +218,11 @@ class RowStamps:
         if self._changed:
             return False
         return not self._execute("SELECT EXISTS (SELECT 1 FROM main._replicate_version)").get
+
+
+def _is_stable(stamp: Stamp, stable: Mapping[int, int]) -> bool:
+    """Whether everybody has that transaction; NEVER, everybody has."""
+    return stamp.origin_seqno <= stable.get(stamp.origin, 0)
 
 
 def _kept(name: tuple[int, bytes], row: Row) -> tuple[int, bytes, int, int, bytes]:

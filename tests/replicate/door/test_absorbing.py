@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import apsw
+import msgpack
 import pytest
 
-from replicate.door.absorbing import held_absorbed
+from replicate.door.absorbing import absorb, held_absorbed, shared_tables
 from replicate.door.snapshot import door_of, take_absorbed
+from replicate.door.telling import tell
 from replicate.errors import BusyError
+from replicate.journal.reader import LargeTransaction
 from replicate.model.registers import Row, unpack_row
+from replicate.region.sqlite.apply.merge import RowMerger
+from replicate.region.sqlite.row_stamps import write_absorbed
 from tests.harness.suppliers import Suppliers, run, shared
 
 
@@ -88,3 +93,65 @@ def test_where_nothing_is_shared_nothing_is_held(tmp_path: Path) -> None:
     with door_of(made.by["b"]) as door, held_absorbed(door, timeout_s=0.05):
         made.write("b")
     connection.close()
+
+
+def stamped(made: Suppliers, name: str, from_seqno: int, stable: dict[int, int]) -> list[str]:
+    """Keys of the rows of tu that get stamps by what the journal has from there on, where no row has any; `stable`:
+    instance -> the last of its transactions that all have."""
+    with made.session(name) as session:
+        session.begin()
+        rows, last_seqno = session.merging(), session.position.last_seqno
+        assert isinstance(rows, RowMerger)
+        rows.begin()
+        connection = rows._connection
+        connection.execute("DELETE FROM _replicate_version")
+        write_absorbed(connection, from_seqno - 1)
+        definitions = session.door.catalogue_now().definitions
+        absorb(rows, session.door, last_seqno, shared_tables(definitions, session.writers()), stable)
+        rows.write_stamps()
+        tu = next(table_id for table_id, one in definitions.items() if one.table == "tu")
+        text = "SELECT key FROM _replicate_version WHERE table_id = ? ORDER BY key"
+        keys = [msgpack.unpackb(key)[0] for (key,) in connection.execute(text, (tu,))]
+        session.rollback()
+        return keys
+
+
+def test_what_everybody_has_is_stamped_where_something_else_that_is_before_it_is_not_known_to_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a kill of an Update Process that had merged it. What only tells is nothing that is before anything."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    two = shared(tmp_path, schema=("CREATE TABLE tu (id TEXT PRIMARY KEY, u UNIQUE) WITHOUT ROWID",))
+    begin = two.last_seqno("b") + 1
+    run(two, "a", "INSERT INTO tu VALUES ('of a', 1)")
+    run(two, "b", "INSERT INTO tu VALUES ('of b', 2)")
+    two.carry("a", "b")
+    run(two, "b", "INSERT INTO tu VALUES ('of b, later', 3)")
+    (a, last_a), (b, last_b) = ((one, two.vector("b")[one][0]) for one in (origin(two, "a"), origin(two, "b")))
+    assert stamped(two, "b", begin, {a: last_a, b: last_b}) == []
+    assert stamped(two, "b", begin, {a: last_a - 1, b: last_b}) == ["of a", "of b", "of b, later"]
+    assert stamped(two, "b", begin + 2, {a: last_a, b: last_b - 1}) == ["of b, later"]
+    run(two, "a", "INSERT INTO ta VALUES (1, 'x', 0)")
+    two.carry("a", "b")
+    with door_of(two.by["b"]) as door:
+        tell(door, timeout_s=30)
+    assert two.vector("b")[b][0] == last_b + 1, "b has told that it has that"
+    assert stamped(two, "b", begin, {a: last_a + 1, b: last_b}) == []
+
+
+def test_a_large_transaction_that_everybody_has_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    two = shared(tmp_path, schema=("CREATE TABLE tu (id TEXT PRIMARY KEY, u UNIQUE) WITHOUT ROWID",))
+    begin = two.last_seqno("a") + 1
+    some = "WITH RECURSIVE c (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 60)"
+    run(two, "a", f"INSERT INTO tu {some} SELECT i, i || '{'x' * 15_000}' FROM c")
+    a, b = origin(two, "a"), origin(two, "b")
+    last = two.vector("a")[a][0]
+    assert len(stamped(two, "a", begin, {a: last - 1, b: 2**63})) == 60
+    monkeypatch.setattr(LargeTransaction, "parts", None)
+    assert stamped(two, "a", begin, {a: last, b: 2**63}) == []
+
+
+def origin(made: Suppliers, name: str) -> int:
+    """The key of a supplier's living origin."""
+    return made.by[name].content.origin.key

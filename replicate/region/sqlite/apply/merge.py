@@ -137,7 +137,7 @@ class RowMerger:
         if not any(unseen.values()) and not may_lack and not tries_again and self._fits(changes, pieces):
             for piece in pieces:
                 row = self._stamps.get(*piece.name)
-                if row is not None or not is_stable:
+                if row is not None or self._is_kept(piece, is_stable=is_stable):
                     self._fold(piece, row or _EMPTY, stamp)
             return None
         self._rows.apply_all(others)
@@ -250,7 +250,7 @@ class RowMerger:
                 self._show_before(one.done, is_shared)
             for piece in of_one:
                 row = self._stamps.get(*piece.name)
-                if row is not None or not one.is_stable:
+                if row is not None or self._is_kept(piece, is_stable=one.is_stable):
                     self._fold(piece, row or _EMPTY, one.stamp, is_seen=not is_merged)
             if is_merged:
                 self._take_images(one.done, is_shared)
@@ -320,9 +320,9 @@ class RowMerger:
         return self._stamps.kept_since_purge
 
     def purge(self, stable: Mapping[int, int]) -> int:
-        """Forget rows that only transactions have stamped that everybody has (origin -> the last one); how many are
-        left. After `finish`."""
-        return self._stamps.purge(stable)
+        """Forget rows that only transactions have stamped that everybody has (origin -> the last one), with unique
+        values only what is before all that not everybody has; how many are left. After `finish`."""
+        return self._stamps.purge(stable, self._has_unique)
 
     @property
     def is_empty(self) -> bool:
@@ -393,6 +393,15 @@ class RowMerger:
             every = frozenset[int]().union(*unique_together(self._connection, definition))
             known = self._uniques[table_id] = every - frozenset(definition.key)
         return known
+
+    def _is_kept(self, piece: _RowPiece, *, is_stable: bool) -> bool:
+        """Whether a row that has no stamps gets some. With unique values it does in any case: a purge knows whether
+        they come before all that not everybody has."""
+        return not is_stable or bool(self._unique(piece.table_id))
+
+    def _has_unique(self, table_id: int) -> bool:
+        """Whether a table has such values; one that is gone has none."""
+        return table_id in self._rows.definitions and bool(self._unique(table_id))
 
     def _rival(self, table_id: int, wanted: Image) -> Image | None:
         """Another row that has a unique value of `wanted`, which is not in the table; None: there is none. SQLite finds

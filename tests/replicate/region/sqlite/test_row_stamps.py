@@ -69,12 +69,39 @@ def test_a_purge_leaves_what_is_not_stable(connection: apsw.Connection) -> None:
     assert not stamps.is_empty
     stamps.put(7, key_of([2]), Row((2,), True, ONE, {1: TWO}))
     stamps.flush(9)
-    assert stamps.purge({1: 1}) == 2
+    assert stamps.purge({1: 1}, lambda _table: False) == 2
     assert stamps.get(7, key_of([0])) is None
     assert stamps.get(7, key_of([1])) == Row((1,), False, TWO)
     assert stamps.kept_since_purge == 0
-    assert stamps.purge({1: 1, 2: 1}) == 0
+    assert stamps.purge({1: 1, 2: 1}, lambda _table: False) == 0
     assert stamps.is_empty
+
+
+@pytest.mark.parametrize("is_several", [False, True])
+def test_with_unique_values_a_purge_leaves_what_is_after_something_that_not_everybody_has(
+    connection: apsw.Connection, is_several: bool
+) -> None:
+    """Of each origin, and of a row that several have stamped; times from 2041 on, too, and each table by itself."""
+    late = 2**63
+    kept = {
+        (7, 1): Stamp(late + 10, 1, 1),
+        (7, 2): Stamp(late + 20, 1, 2),
+        (7, 3): Stamp(late + 30, 1, 3),
+        (7, 4): Stamp(late + 15, 2, 5),
+        (7, 5): Stamp(late + 16, 2, 6),
+        (8, 6): Stamp(late + 30, 1, 3),
+    }
+    stamps = RowStamps(connection)
+    for (table_id, number), stamp in kept.items():
+        row = Row((number,), False, stamp, {1: Stamp(late + 9, 1, 0)} if is_several else {})
+        stamps.put(table_id, key_of([number]), row)
+    stamps.flush(9)
+    assert stamps.purge({1: 3, 2: 4}, lambda _table: True) == 4
+    left = {number for (table_id, number) in kept if stamps.get(table_id, key_of([number])) is not None}
+    assert left == {2, 3, 4, 5}, "number 5 of origin 2 is the first that not everybody has"
+    assert stamps.purge({1: 3, 2: 5}, lambda _table: True) == 3
+    assert stamps.purge({1: 3, 2: 5}, lambda table_id: table_id == 8) == 1
+    assert stamps.purge({1: 3, 2: 6}, lambda _table: True) == 0
 
 
 def test_a_journal_that_begins_later_counts_from_there(connection: apsw.Connection) -> None:

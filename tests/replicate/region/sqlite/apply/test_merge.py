@@ -25,12 +25,12 @@ NOTHING: dict[int, int] = {}
 class Site:
     """A region with the table t (id, u UNIQUE, v), all of whose rows several suppliers write."""
 
-    def __init__(self) -> None:
+    def __init__(self, unique: str = "UNIQUE") -> None:
         self.connection = apsw.Connection(":memory:")
         self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
         make_tables(self.connection)
         make_stamp_tables(self.connection, begins_at=1)
-        self.connection.execute("CREATE TABLE t (id TEXT PRIMARY KEY, u UNIQUE, v) WITHOUT ROWID")
+        self.connection.execute(f"CREATE TABLE t (id TEXT PRIMARY KEY, u {unique}, v) WITHOUT ROWID")
         record_definitions(self.connection, region="main")
         write_writer(self.connection, 1, ["written", OTHER], 1)
         write_writer(self.connection, 1, ["shared", OWN, 1], 1)
@@ -154,11 +154,14 @@ def test_a_journal_that_is_read_later_gives_the_same_stamps(site: Site) -> None:
     assert site.all_rows() == later.all_rows() == [("k", "u", "w")]
 
 
-def test_a_stable_transaction_stamps_only_what_has_stamps(site: Site) -> None:
+@pytest.mark.parametrize("unique", ["", "UNIQUE"])
+def test_a_stable_transaction_stamps_what_has_stamps_or_unique_values(unique: str) -> None:
+    site = Site(unique)
+    site.take(Stamp(10, A, 1), site.insert("k", "u", "v"))
     change = site.insert("new", None, None)
     site.rows.apply_all(change)
     site.merger.absorb([Absorbed(change, change, Stamp(12, B, 1), True)], lambda _t: True)
     site.merger.finish(3)
     stamps = RowStamps(site.connection)
-    assert stamps.get(site.table_id, key_of(("new",))) is None
+    assert (stamps.get(site.table_id, key_of(("new",))) is not None) == bool(unique)
     assert stamps.get(site.table_id, key_of(("k",))) is not None

@@ -13,12 +13,11 @@ from itertools import pairwise, product
 import pytest
 
 from tests.harness.merging_sites import Site, folded, world
+from tests.harness.merging_worlds import CASES
 from tests.replicate.region.sqlite.apply.test_merge_unique import INDEXES, collide, statement_of
-from tests.simulation.suppliers.climate import SHAPES, links_of
+from tests.simulation.suppliers.climate import links_of
 
 TABLE = "CREATE TABLE t (id TEXT PRIMARY KEY, u, v, w, g AS (lower(u)) STORED) WITHOUT ROWID"
-CASES = [(2, "line"), *((count, shape) for count in (3, 4, 5) for shape in SHAPES if (count, shape) != (3, "star"))]
-"""Three in a star are three in a line."""
 
 
 def links(count: int, shape: str) -> Sequence[tuple[int, int]]:
@@ -27,14 +26,15 @@ def links(count: int, shape: str) -> Sequence[tuple[int, int]]:
     return [(int(one), int(other)) for one, other in links_of(shape, names)]
 
 
-def live(seed: int, count: int, shape: str) -> list[Site]:
+def live(seed: int, count: int, shape: str, *, forgets: bool | None = None) -> list[Site]:
     rng = random.Random(f"{shape} of {count}: {seed}")
     chosen = rng.sample(sorted(INDEXES), rng.randint(1, 2))
     schema = [TABLE, *(f"CREATE UNIQUE INDEX i{at} ON t {text}" for at, text in enumerate(chosen))]
     sites = [Site(at + 1, schema, rng.randint(-20, 20)) for at in range(count)]
     large = random.Random(f"large {seed}") if seed % 2 else None
     restored = random.Random(f"restored {seed}") if seed % 3 == 0 else None
-    world(rng, sites, statement_of, steps=20 * count, large=large, restored=restored, links=links(count, shape))
+    linked = links(count, shape)
+    world(rng, sites, statement_of, steps=20 * count, large=large, restored=restored, links=linked, forgets=forgets)
     wanted = folded(sites[0])
     wants = [INDEXES[text] for text in chosen]
     for site in sites:

@@ -11,7 +11,6 @@ from itertools import chain, product
 
 import pytest
 
-from replicate.region.sqlite.row_stamps import key_of
 from tests.harness.merging_sites import Site, Values, folded, world
 
 Wants = Callable[[Values], object]
@@ -100,32 +99,3 @@ def test_each_index_has_rows_that_give_way() -> None:
     for text, wanted in INDEXES.items():
         found = chain.from_iterable(site.removed for sites, wants in worlds for site in sites if wanted in wants)
         assert any(wanted(row) is not None for row in found), text
-
-
-def test_a_row_that_comes_back_meets_one_that_everybody_has() -> None:
-    """Its value was given to it before it was deleted, by one that had not heard of the other row, which got the same
-    value while it was gone; and the stamps of that one are forgotten."""
-    schema = ["CREATE TABLE t (id TEXT PRIMARY KEY, u, v UNIQUE) WITHOUT ROWID"]
-    one, other = Site(1, schema, 0), Site(2, schema, 0)
-    members = {b"\x01": [1], b"\x02": [2]}
-
-    def carry(start: Site, end: Site) -> None:
-        for sent in start.journal:
-            if sent.stamp.origin_seqno > end.here.get(sent.stamp.origin, 0):
-                end.take(sent, members, forgets=True)
-
-    other.write("INSERT INTO t VALUES ('k', NULL, 1), ('l', NULL, 2)", 1)
-    carry(other, one)
-    one.write("UPDATE t SET v = 3 WHERE id = 'l'", 2)
-    one.write("DELETE FROM t WHERE id = 'l'", 3)
-    other.write("UPDATE t SET v = 3 WHERE id = 'k'", 4)
-    other.write("INSERT INTO t VALUES ('n', NULL, 9)", 5)
-    carry(other, one)
-    assert one.merger._stamps.get(one.definition.table_id, key_of(["k"])) is None
-    other.write("UPDATE t SET u = 'x' WHERE id = 'l'", 6)
-    carry(other, one)
-    assert one.table().keys() == {"k", "n"}
-    assert one.lost == one.removed == [("l", "x", 3)]
-    carry(one, other)
-    carry(other, one)
-    assert one.table() == other.table() == folded(one)
