@@ -338,6 +338,13 @@ def pack_row(row: Row, writer: Stamp | None) -> bytes:
 _pack: Final = msgpack.Packer().pack
 
 
+def pack_single(stamp: Stamp, groups: bytes, gone: Sequence[Any] | None = None) -> bytes:
+    """What `pack_row` gives of a row that only one transaction has stamped, in those groups. `gone`: its values, where
+    that has deleted it."""
+    packed: bytes = _pack((gone is None, *stamp, groups, gone))
+    return packed
+
+
 def unpack_row(packed: bytes) -> Row:
     """What `pack_row` gave; the values of a row that is in its table are left to be read. RegionDamagedError."""
     try:

@@ -44,6 +44,10 @@ _WAITS: Final = -1
 _LATEST: Final = Stamp(2**64, 0, 0)
 """After every transaction."""
 _WAITING: Final = "SELECT table_id, key, stamps FROM main._replicate_version WHERE origin = ?"
+RowName = tuple[int, bytes]
+"""Of a row: its table's id, and `key_of` its key."""
+KeptRow = tuple[int, bytes, int, int, bytes]
+"""A row's stamps as a row of the table of stamps."""
 OPEN: Final = "open"
 SETTLED: Final = "settled"
 
@@ -132,8 +136,8 @@ class RowStamps:
         found = self._cached[name] = None if packed is None else unpack_row(packed)
         return found
 
-    def load(self, names: Collection[tuple[int, bytes]]) -> bool:
-        """Have many rows (table id, key) at hand, a hundred as quickly as one; whether any of them has stamps."""
+    def load(self, names: Collection[RowName]) -> set[RowName]:
+        """Have many rows at hand, a hundred as quickly as one; those of them that have stamps."""
         cached, by_table = self._cached, dict[int, list[bytes]]()
         for name in names:
             if name not in cached:
@@ -142,7 +146,7 @@ class RowStamps:
         for table_id, keys in by_table.items():
             found = self._execute(_THOSE, (table_id, apsw.carray(tuple(keys))), prepare_flags=OWN_STATEMENT)
             cached.update({(table_id, key): unpack_row(packed) for key, packed in found})
-        return any(cached[name] is not None for name in names)
+        return {name for name in names if cached[name] is not None}
 
     def put(self, table_id: int, key: bytes, row: Row) -> None:
         """Stamps of a row, written with `flush`."""
@@ -154,6 +158,13 @@ class RowStamps:
         """The same of many, by table id and key."""
         self._cached.update(rows)
         self._changed.update(rows)
+
+    def keep(self, rows: Collection[KeptRow]) -> None:
+        """Write stamps of rows that have none."""
+        for row in rows:
+            self._cached.pop(row[:2], None)
+        self._execute_many(_PUT, sorted(rows), prepare_flags=OWN_STATEMENT)
+        self.kept_since_purge += len(rows)
 
     def flush(self, absorbed: int) -> None:
         """Write what was put, and up to where it goes."""
@@ -225,7 +236,7 @@ def _is_stable(stamp: Stamp, stable: Mapping[int, int]) -> bool:
     return stamp.origin_seqno <= stable.get(stamp.origin, 0)
 
 
-def _kept(name: tuple[int, bytes], row: Row) -> tuple[int, bytes, int, int, bytes]:
+def _kept(name: tuple[int, bytes], row: Row) -> KeptRow:
     """A row of the table: who has stamped it, where that is one transaction."""
     if row.waits:
         return (*name, _WAITS, 0, pack_row(row, None))

@@ -8,24 +8,26 @@ Leaves to others: transactions, who may write, the journal (update_process/mergi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final
 
 import apsw
 
 from replicate.errors import ConflictError
-from replicate.model.registers import NEVER, Groups, Image, Lost, Row, RowChanged, Stamp, lost, merged, same_value
+from replicate.model.registers import NEVER, Image, Lost, Row, RowChanged, Stamp, lost, merged, same_value
 from replicate.model.seen import unseen_of
 from replicate.model.transaction import Op, TableDefinition, changed_of
 from replicate.region.protocol import Absorbed, Merged, RowsOfRegion
+from replicate.region.sqlite.apply.fresh_stamps import Change, FreshStamps, StampedTable
 from replicate.region.sqlite.apply.overwrite import change_of
 from replicate.region.sqlite.apply.rows import Conflict
 from replicate.region.sqlite.apply.statements import insert, read_image
 from replicate.region.sqlite.bookkeeping import OWN_STATEMENT, read_writers
 from replicate.region.sqlite.mergeable import column_groups, unique_together
-from replicate.region.sqlite.row_stamps import RowStamps, key_of, note_losses, pack_merged, read_absorbed
+from replicate.region.sqlite.row_stamps import RowName, RowStamps, key_of, note_losses, pack_merged, read_absorbed
 from replicate.region.sqlite.sql.names import quote
 
 _INSERT: Final = int(Op.INSERT)
@@ -63,7 +65,7 @@ class RowMerger:
         self._connection = connection
         self._rows = rows
         self._stamps = RowStamps(connection)
-        self._groups: dict[int, tuple[Groups, frozenset[int], frozenset[int]]] = {}
+        self._tables: dict[int, StampedTable] = {}
         self._uniques: dict[int, frozenset[int]] = {}
         self.lost: list[Merged] = []
         """What was lost since `begin`, and is not written."""
@@ -77,7 +79,7 @@ class RowMerger:
     def begin(self) -> None:
         """A transaction begins."""
         self._stamps.forget_cached()
-        self._groups.clear()
+        self._tables.clear()
         self._uniques.clear()
         self.lost.clear()
         self.lost_count = 0
@@ -136,9 +138,7 @@ class RowMerger:
         tries_again = bool(pieces) and self.has_waiting
         if not any(unseen.values()) and not may_lack and not tries_again and self._fits(changes, pieces):
             for piece in pieces:
-                row = self._stamps.get(*piece.name)
-                if row is not None or self._is_kept(piece, is_stable=is_stable):
-                    self._fold(piece, row or _EMPTY, stamp)
+                self._fold_known(piece, stamp, is_stable=is_stable)
             return None
         self._rows.apply_all(others)
         return [*others, *_Merge(self, stamp, removing, removes=removes, may_lack=may_lack).make(pieces, unseen)]
@@ -157,22 +157,26 @@ class RowMerger:
         as `RowsOfRegion.apply_all`."""
         if any(map(self._unique, set(table_ids))):
             return False
-        pieces: list[_RowPiece] = []
-        for op, table_id, argument, image in zip(ops, table_ids, arguments, values, strict=True):
-            of_change = self._pieces(op, table_id, argument, image)
-            if len(of_change) > 1:
-                return False
-            pieces += of_change
-        if self._stamps.load({piece.name for piece in pieces}):
+        stamped = stamps or repeat(NEVER), repeat(not stamps)
+        changes = list(zip(ops, table_ids, arguments, values, *stamped, strict=False))
+        fresh = FreshStamps(changes, self._table)
+        if None in fresh.names or self._stamps.load(fresh.all_names()):
             return False
         self.removed.clear()
         self._rows.apply_columns(ops, table_ids, arguments, values)
-        rows: dict[tuple[int, bytes], Row] = {}
-        for piece, stamp in zip(pieces, stamps, strict=bool(stamps)):
-            change, groups = self._changed(piece), self._grouped(piece.table_id)[0]
-            rows[piece.name] = merged(rows.get(piece.name, _EMPTY), change, stamp, groups)
-        self._stamps.put_all(rows)
+        self._stamp(changes, fresh, fresh.others)
         return True
+
+    def _stamp(self, changes: Sequence[Change], fresh: FreshStamps, others: Collection[RowName]) -> None:
+        """Stamp the rows of changes that fit what was there. `others`: rows that have stamps, or will by more than one
+        of the changes."""
+        self._stamps.keep([row for name, row in fresh.kept.items() if row is not None and name not in others])
+        if not others:
+            return
+        for name, (op, table_id, argument, values, stamp, is_stable) in zip(fresh.names, changes, strict=True):
+            if name is None or name in others:
+                for piece in self._pieces(op, table_id, argument, values):
+                    self._fold_known(piece, stamp, is_stable=is_stable)
 
     def _unseen(self, piece: _RowPiece, told: Mapping[int, int], writer: int) -> frozenset[Stamp]:
         row = self._stamps.get(*piece.name)
@@ -217,8 +221,8 @@ class RowMerger:
                 if (known := self._gave_way.get(name)) is not None:
                     self.lost_count += 1
                     self.lost.append(replace(known, seqno=self._rows.seqno))
-            groups, _, sums = self._grouped(table_id)
-            self._stamps.put(*name, merged(row, RowChanged(_DELETE, image, sums), stamp, groups))
+            table = self._table(table_id)
+            self._stamps.put(*name, merged(row, RowChanged(_DELETE, image, table.sums), stamp, table.groups))
         self._rows.apply_all(done)
         return told, done
 
@@ -242,19 +246,39 @@ class RowMerger:
 
     def absorb(self, transactions: Sequence[Absorbed], is_shared: Callable[[int], bool]) -> None:
         """Stamp what transactions have changed, in their order."""
-        pieces = [list(self._row_pieces(one.changes, is_shared)) for one in transactions]
-        self._stamps.load({piece.name for of_one in pieces for piece in of_one})
-        for one, of_one in zip(transactions, pieces, strict=True):
-            is_merged = one.done is not one.changes
-            if is_merged:
-                self._show_before(one.done, is_shared)
-            for piece in of_one:
-                row = self._stamps.get(*piece.name)
-                if row is not None or self._is_kept(piece, is_stable=one.is_stable):
-                    self._fold(piece, row or _EMPTY, one.stamp, is_seen=not is_merged)
-            if is_merged:
-                self._take_images(one.done, is_shared)
-                self._look_who_waits([*one.changes, *one.done], is_shared)
+        if any(one.done is not one.changes for one in transactions):
+            self._stamps.load(
+                {piece.name for one in transactions for piece in self._row_pieces(one.changes, is_shared)}
+            )
+            for one in transactions:
+                self._absorb_one(one, is_shared)
+            return
+        changes: list[Change] = []
+        for one in transactions:
+            for place in range(0, len(one.changes), 4):
+                op, table_id, argument, values = one.changes[place : place + 4]
+                if op in _ROWS and is_shared(table_id):
+                    changes.append((op, table_id, argument, values, one.stamp, one.is_stable))
+        fresh = FreshStamps(changes, self._table)
+        self._stamp(changes, fresh, fresh.others | self._stamps.load(fresh.all_names()))
+
+    def _absorb_one(self, one: Absorbed, is_shared: Callable[[int], bool]) -> None:
+        """The same of one that may have been merged."""
+        is_merged = one.done is not one.changes
+        if is_merged:
+            self._show_before(one.done, is_shared)
+        for piece in self._row_pieces(one.changes, is_shared):
+            self._fold_known(piece, one.stamp, is_seen=not is_merged, is_stable=one.is_stable)
+        if is_merged:
+            self._take_images(one.done, is_shared)
+            self._look_who_waits([*one.changes, *one.done], is_shared)
+
+    def _fold_known(self, piece: _RowPiece, stamp: Stamp, *, is_seen: bool = True, is_stable: bool) -> None:
+        """Stamp a row; of a transaction that everybody has only one that has stamps, or has unique values: of those a
+        purge knows whether they come before all that not everybody has."""
+        row = self._stamps.get(*piece.name)
+        if row is not None or not is_stable or self._table(piece.table_id).has_unique:
+            self._fold(piece, row or _EMPTY, stamp, is_seen=is_seen)
 
     def _row_pieces(self, changes: Sequence[Any], is_shared: Callable[[int], bool]) -> Iterator[_RowPiece]:
         for place in range(0, len(changes), 4):
@@ -270,7 +294,7 @@ class RowMerger:
                 key = key_of(values[ordinal] for ordinal in self._definition(table_id).key)
                 row = self._stamps.get(table_id, key)
                 if row is not None and not row.is_there and row.values is not None:
-                    pairs = zip(self._grouped(table_id)[0], values, row.values, strict=True)
+                    pairs = zip(self._table(table_id).groups, values, row.values, strict=True)
                     image = tuple(known if group < 0 else value for group, value, known in pairs)
                     self._stamps.put(table_id, key, row.showing(image))
 
@@ -334,22 +358,20 @@ class RowMerger:
     def _definition(self, table_id: int) -> TableDefinition:
         return self._rows.definitions[table_id]
 
-    def _grouped(self, table_id: int) -> tuple[Groups, frozenset[int], frozenset[int]]:
-        """Of a table: the groups of its columns, each of them once, and those that are sums."""
-        known = self._groups.get(table_id)
+    def _table(self, table_id: int) -> StampedTable:
+        known = self._tables.get(table_id)
         if known is None:
             definition, writers = self._definition(table_id), read_writers(self._connection)
             by_row, sums = writers.is_by_row(definition.partition), writers.sums(definition.partition, definition.table)
             groups = column_groups(self._connection, definition, by_row=by_row, sums=sums)
-            every = frozenset(groups)
-            known = self._groups[table_id] = groups, every, frozenset(group for group in every if group < 0)
+            known = self._tables[table_id] = StampedTable(definition, groups, has_unique=bool(self._unique(table_id)))
         return known
 
     def _pieces(self, op: int, table_id: int, argument: Any, values: Sequence[Any]) -> list[_RowPiece]:
         key_at = self._definition(table_id).key
         if op != _UPDATE:
             image = tuple(values)
-            key = tuple(image[at] for at in key_at)
+            key = self._table(table_id).key(image)
             nothing = frozenset[int]()
             before, after = (None, image) if op == _INSERT else (image, None)
             return [_RowPiece(op, table_id, before, after, nothing, key)]
@@ -369,20 +391,22 @@ class RowMerger:
         ]
 
     def _changed(self, piece: _RowPiece) -> RowChanged:
-        groups, every, sums = self._grouped(piece.table_id)
+        table = self._table(piece.table_id)
         if piece.after is None:
             assert piece.before is not None
-            return RowChanged(_DELETE, piece.before, sums)
+            return RowChanged(_DELETE, piece.before, table.sums)
         if piece.op == _INSERT:
-            return RowChanged(_INSERT, piece.after, every)
-        return RowChanged(_UPDATE, piece.after, frozenset(groups[ordinal] for ordinal in piece.changed), piece.before)
+            return RowChanged(_INSERT, piece.after, table.every)
+        return RowChanged(
+            _UPDATE, piece.after, frozenset(table.groups[ordinal] for ordinal in piece.changed), piece.before
+        )
 
     def _fold(self, piece: _RowPiece, row: Row, stamp: Stamp, *, is_seen: bool = True) -> None:
         """Stamp a row as a change did it. `is_seen`: the change fits what was there."""
         # One that was gone keeps what it had.
         if piece.op == _DELETE and (row.values is None or (is_seen and row.is_there)):
             row = row.showing(piece.before)
-        after = merged(row, self._changed(piece), stamp, self._grouped(piece.table_id)[0])
+        after = merged(row, self._changed(piece), stamp, self._table(piece.table_id).groups)
         self._stamps.put(*piece.name, after)
 
     def _unique(self, table_id: int) -> frozenset[int]:
@@ -393,11 +417,6 @@ class RowMerger:
             every = frozenset[int]().union(*unique_together(self._connection, definition))
             known = self._uniques[table_id] = every - frozenset(definition.key)
         return known
-
-    def _is_kept(self, piece: _RowPiece, *, is_stable: bool) -> bool:
-        """Whether a row that has no stamps gets some. With unique values it does in any case: a purge knows whether
-        they come before all that not everybody has."""
-        return not is_stable or bool(self._unique(piece.table_id))
 
     def _has_unique(self, table_id: int) -> bool:
         """Whether a table has such values; one that is gone has none."""
@@ -420,7 +439,7 @@ class RowMerger:
 
     def _held_since(self, table_id: int, row: Row) -> Stamp:
         """The latest stamp of a row's unique values."""
-        groups = self._grouped(table_id)[0]
+        groups = self._table(table_id).groups
         return max((row.stamps.get(groups[at], NEVER) for at in self._unique(table_id)), default=NEVER)
 
     def _note_waited(self, name: tuple[int, bytes], row: Row, remover: Stamp) -> None:
@@ -521,7 +540,7 @@ class _Merge:
             shown = known.values if known.is_there else None
             if (shown is None) != (piece.before is None) or not all(map(same_value, shown or (), piece.before or ())):
                 raise self._unfit(name, piece)
-        change, groups = merger._changed(piece), merger._grouped(name[0])[0]
+        change, groups = merger._changed(piece), merger._table(name[0]).groups
         self._lost += [(name, one) for one in lost(known, change, self._stamp, groups, unseen)]
         self._rows[name] = merged(known, change, self._stamp, groups)
         if known.waits and self._removes and not self._rows[name].is_there:
@@ -556,7 +575,7 @@ class _Merge:
         """Whether all unique values of a row are this transaction's. Others may be of one that not everybody has, in a
         row that was gone, so that nobody minded: this transaction may have brought it back."""
         merger, stamps = self._merger, self._rows[name].stamps
-        groups = merger._grouped(name[0])[0]
+        groups = merger._table(name[0]).groups
         return all(stamps.get(groups[at]) == self._stamp for at in merger._unique(name[0]))
 
     def _is_before(self, name: tuple[int, bytes], other: tuple[int, bytes]) -> bool:
@@ -601,8 +620,8 @@ class _Merge:
         assert self._removing is not None
         ordinals = tuple(sorted(self._merger._unique(name[0])))
         told = Lost("unique", self._held_since(winner), self._held_since(name), row.values, ordinals)
-        gone = RowChanged(_DELETE, row.values, self._merger._grouped(name[0])[2])
-        self._rows[name] = merged(row, gone, self._removing, self._merger._grouped(name[0])[0])
+        gone = RowChanged(_DELETE, row.values, self._merger._table(name[0]).sums)
+        self._rows[name] = merged(row, gone, self._removing, self._merger._table(name[0]).groups)
         self._merger.removed += [_DELETE, name[0], 0, list(row.values)]
         self._note(name, told, self._keys[winner])
         self._merger._gave_way[name] = self._merger.lost[-1]
