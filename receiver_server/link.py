@@ -48,10 +48,7 @@ from replicate.wire.event import (
     SourceIntroduced,
     Started,
 )
-from replicate.wire.introduction import check_hello, check_proven, refusal
-from replicate.wire.message import (
-    BULK_OVERHEAD_BYTES,
-    CHUNK_BYTES,
+from replicate.wire.features import (
     FEATURE_COLUMNS,
     FEATURE_LOST,
     FEATURE_PARTITIONS,
@@ -62,6 +59,11 @@ from replicate.wire.message import (
     FEATURE_SEED_REGIONS,
     FEATURE_ZSTD,
     PROTOCOL,
+)
+from replicate.wire.introduction import check_hello, check_proven, refusal
+from replicate.wire.message import (
+    BULK_OVERHEAD_BYTES,
+    CHUNK_BYTES,
     SEED_WINDOW_BYTES,
     CatalogueChunk,
     CatalogueEnd,

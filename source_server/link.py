@@ -47,10 +47,7 @@ from replicate.wire.event import (
     SendingResumed,
     SendingStopped,
 )
-from replicate.wire.introduction import check_hello_reply, check_proven, refusal
-from replicate.wire.message import (
-    BULK_OVERHEAD_BYTES,
-    CHUNK_BYTES,
+from replicate.wire.features import (
     FEATURE_ELEMENTS,
     FEATURE_FILTER,
     FEATURE_LOST,
@@ -61,6 +58,11 @@ from replicate.wire.message import (
     FEATURE_SEED_REGIONS,
     FEATURE_ZSTD,
     PROTOCOL,
+)
+from replicate.wire.introduction import check_hello_reply, check_proven, refusal
+from replicate.wire.message import (
+    BULK_OVERHEAD_BYTES,
+    CHUNK_BYTES,
     SEED_WINDOW_BYTES,
     CatalogueChunk,
     CatalogueEnd,

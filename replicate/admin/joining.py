@@ -34,7 +34,8 @@ from replicate.daemon.status_file import SERVING
 from replicate.door.recovery.opening import is_seeded
 from replicate.errors import AlreadyRunningError, UsageError
 from replicate.instance.file import check_name
-from replicate.instance.instance import FILE_NAME, Instance, resolve_instance
+from replicate.instance.instance import FILE_NAME, Instance
+from replicate.instance.location import resolve_instance
 from replicate.roles.alone import LOOK_S
 from replicate.roles.supplier import convert
 from replicate.settings.load import Address, parse_address

@@ -46,8 +46,8 @@ from replicate.instance.instance import (
     STAGE_DIRECTORY,
     Instance,
     check_whole,
-    resolve_instance,
 )
+from replicate.instance.location import resolve_instance
 from replicate.lost.keep import Kept, keep_lost, keep_lost_of
 from replicate.lost.peers_lack import Owner
 from replicate.pool.shared_memory import PoolKind, retire

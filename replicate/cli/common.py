@@ -115,7 +115,7 @@ Noun.group_class = Noun
 
 def instance_path() -> Path:
     """The directory of the instance named with -i or in the environment. Raises UsageError if neither names one."""
-    from replicate.instance.instance import resolve_instance
+    from replicate.instance.location import resolve_instance
 
     return resolve_instance(instance_name())
 
@@ -305,7 +305,7 @@ def write_traceback(error: BaseException, arguments: list[str]) -> Path | None:
     named = named_in(arguments)
     if not named:
         return None
-    from replicate.instance.instance import resolve_instance
+    from replicate.instance.location import resolve_instance
 
     path = resolve_instance(named) / "log" / "command.log"
     if not path.parent.is_dir():

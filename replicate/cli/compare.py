@@ -153,7 +153,8 @@ def compare(
 def _other(named: str) -> Instance:
     """The instance to compare with. NotFoundError, and as Instance.open."""
     from replicate.errors import NotFoundError
-    from replicate.instance.instance import Instance, resolve_instance
+    from replicate.instance.instance import Instance
+    from replicate.instance.location import resolve_instance
 
     path = resolve_instance(named)
     if path.exists():

@@ -98,7 +98,7 @@ def replay(
 
 def journal_named(text: str) -> str:
     """What --journal says, where it names an instance below REPLICATE_HOME as -i does; what is here goes before."""
-    from replicate.instance.instance import resolve_instance
+    from replicate.instance.location import resolve_instance
 
     with suppress(UsageError):
         if os.sep not in text and not os.path.exists(text) and (named := resolve_instance(text)).is_dir():

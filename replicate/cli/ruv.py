@@ -43,7 +43,8 @@ def ruv(other: str | None, file: str | None, by_all: bool) -> int:
         emit(told(here), _own(here))
         return 0
     if other is not None:
-        from replicate.instance.instance import Instance, resolve_instance
+        from replicate.instance.instance import Instance
+        from replicate.instance.location import resolve_instance
 
         there = ruv_of(Instance.open(resolve_instance(other)))
     else:

@@ -34,7 +34,8 @@ def scr(other: str | None, file: str | None) -> int:
         emit(told(array), _array_lines(array))
         return 0
     if other is not None:
-        from replicate.instance.instance import Instance, resolve_instance
+        from replicate.instance.instance import Instance
+        from replicate.instance.location import resolve_instance
 
         found = compare_with(opened, Instance.open(resolve_instance(other)))
     else:

@@ -125,7 +125,8 @@ def _forget(opened: Instance, consumer: str) -> None:
 
 def _is_here(primary: str) -> bool:
     """A path is always an instance here; a name is one if it exists."""
-    from replicate.instance.instance import FILE_NAME, resolve_instance
+    from replicate.instance.instance import FILE_NAME
+    from replicate.instance.location import resolve_instance
 
     path = resolve_instance(primary)
     return path.name != primary or (path / FILE_NAME).exists()
@@ -142,7 +143,7 @@ def _over_connection(opened: Instance, source_name: str | None, restart: bool) -
 
 def _from_instance(opened: Instance, primary: str, restart: bool) -> None:
     from replicate.cli.progress import seeding
-    from replicate.instance.instance import resolve_instance
+    from replicate.instance.location import resolve_instance
     from replicate.transfer.seed.direct import seed_from_instance
 
     with seeding(GOES_ON, "copying region") as told:
@@ -161,7 +162,8 @@ def _from_file(opened: Instance, path: Path, restart: bool) -> None:
 
 def _alone(opened: Instance, names: tuple[str, ...], primary: str | None, from_file: str | None, restart: bool) -> None:
     from replicate.cli.progress import seeding
-    from replicate.instance.instance import Instance, resolve_instance
+    from replicate.instance.instance import Instance
+    from replicate.instance.location import resolve_instance
     from replicate.transfer.seed import alone
     from replicate.transfer.seed.request import regions_over_connection
 
@@ -182,7 +184,8 @@ def _alone(opened: Instance, names: tuple[str, ...], primary: str | None, from_f
 def _load(opened: Instance, names: tuple[str, ...], primary: str | None, from_file: str | None) -> None:
     from replicate.admin.subscriptions import numbers_of
     from replicate.cli.progress import seeding
-    from replicate.instance.instance import Instance, resolve_instance
+    from replicate.instance.instance import Instance
+    from replicate.instance.location import resolve_instance
     from replicate.transfer.seed import partition
     from replicate.transfer.seed.request import partitions_over_connection
 

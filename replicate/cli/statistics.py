@@ -118,7 +118,7 @@ def _print_csv(table: LogTable) -> None:
 
 def _place(named: str) -> Path:
     """A file or directory; or an instance by its name."""
-    from replicate.instance.instance import resolve_instance
+    from replicate.instance.location import resolve_instance
 
     path = Path(named)
     if path.exists():

@@ -34,7 +34,8 @@ def _completer(find: Callable[[click.Context], Iterable[str]]) -> Completer:
 
 
 def _names(_ctx: click.Context) -> Iterable[str]:
-    from replicate.instance.instance import FILE_NAME, home
+    from replicate.instance.instance import FILE_NAME
+    from replicate.instance.location import home
 
     return [path.parent.name for path in home().glob(f"*/{FILE_NAME}")]
 
@@ -49,7 +50,8 @@ def instances(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 def _content(ctx: click.Context) -> InstanceFile:
     """Of the instance that the line, or the environment, names."""
     from replicate.instance.file import read_file
-    from replicate.instance.instance import FILE_NAME, resolve_instance
+    from replicate.instance.instance import FILE_NAME
+    from replicate.instance.location import resolve_instance
 
     return read_file(resolve_instance(_named(ctx)) / FILE_NAME)
 
@@ -61,7 +63,7 @@ def _named(ctx: click.Context) -> str:
 def _tables(ctx: click.Context) -> Iterable[str]:
     from replicate.audit.query import known_tables
     from replicate.audit.selection import shortest_names
-    from replicate.instance.instance import resolve_instance
+    from replicate.instance.location import resolve_instance
     from replicate.journal.chain import Chain
 
     return shortest_names(known_tables(Chain(resolve_instance(_named(ctx)) / "journal")))

@@ -29,7 +29,8 @@ from replicate.errors import (
     ReplicateError,
     UsageError,
 )
-from replicate.instance.instance import Instance, resolve_instance
+from replicate.instance.instance import Instance
+from replicate.instance.location import resolve_instance
 from replicate.journal.spool import Spool
 from replicate.limits import OPENING_S
 from replicate.model.partitions import Partitions

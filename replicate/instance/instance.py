@@ -41,6 +41,7 @@ from replicate.instance.file import (
     encode,
     read_file,
 )
+from replicate.instance.location import resolve_instance
 from replicate.instance.private_files import DIRECTORY_MODES, check_directories, check_settings
 from replicate.limits import REGIONS_MAX
 from replicate.model.partitions import Partitions
@@ -58,26 +59,6 @@ STAGE_DIRECTORY = "replay"
 """What a replay stages; one that was killed leaves it to the next."""
 REBUILDING_MARKER = "rebuilding"
 """From which base copy a rebuild is under way."""
-
-
-def home() -> Path:
-    """Where instances are found by name: REPLICATE_HOME; else root's /var/lib/replicate; else the XDG data folder."""
-    chosen = os.environ.get("REPLICATE_HOME")
-    if chosen:
-        return Path(chosen)
-    if os.geteuid() == 0:
-        return Path("/var/lib/replicate")
-    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    return Path(data) / "replicate"
-
-
-def resolve_instance(name_or_path: str | os.PathLike[str]) -> Path:
-    """The directory of an instance given as a path (absolute, or with a slash, or '.') or as a name below
-    `home()`."""
-    text = os.fspath(name_or_path)
-    if os.sep in text or text in (".", ".."):
-        return Path(os.path.abspath(text))
-    return home() / check_name(text, "instance")
 
 
 def _missing(sub: str) -> str:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from replicate.errors import ReplicateError
 from replicate.instance.file import read_file
-from replicate.instance.instance import FILE_NAME, Instance, resolve_instance
+from replicate.instance.instance import FILE_NAME, Instance
+from replicate.instance.location import resolve_instance
 from replicate.settings.load import Address
 
 

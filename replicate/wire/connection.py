@@ -23,11 +23,10 @@ from typing import Final
 from replicate.errors import InternalError, PeerUnreachableError, ReplicateError
 from replicate.wire.codec import decode, encode
 from replicate.wire.event import Closed, CloseReason, Event, HandoverSaid
+from replicate.wire.features import FEATURE_ROLES, FEATURE_SINCE, Protocol
 from replicate.wire.frame import FrameReader
 from replicate.wire.introduction import KnownInstance, as_refuse, refusal, refusal_from_peer
 from replicate.wire.message import (
-    FEATURE_ROLES,
-    FEATURE_SINCE,
     LIMITS,
     MESSAGE_TYPES,
     OPENING_LIMITS,
@@ -39,7 +38,6 @@ from replicate.wire.message import (
     Introduction,
     Message,
     MessageType,
-    Protocol,
     Refuse,
     RefuseCode,
 )

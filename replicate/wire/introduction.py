@@ -28,7 +28,8 @@ from replicate.errors import (
 from replicate.model.vector import Origin
 from replicate.model.writers import SUPPLIER
 from replicate.settings.peer_authority import Reason
-from replicate.wire.message import PROTOCOL, Hello, HelloReply, Introduction, Protocol, Refuse, RefuseCode
+from replicate.wire.features import PROTOCOL, Protocol
+from replicate.wire.message import Hello, HelloReply, Introduction, Refuse, RefuseCode
 
 INCARNATIONS_MAX: Final = 64
 """So many of its last incarnations a peer may have been in since another one took over from it."""

@@ -17,7 +17,8 @@ from receiver_server import process
 from replicate.daemon.own_introduction import introduction
 from replicate.instance.instance import Instance
 from replicate.wire.codec import encode
-from replicate.wire.message import PROTOCOL, Hello
+from replicate.wire.features import PROTOCOL
+from replicate.wire.message import Hello
 from tests.harness.pair import Pair
 from tests.harness.servers import Daemon, Servers, point
 from tests.harness.waiting import PATIENCE_S, wait_until_async

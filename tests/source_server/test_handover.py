@@ -17,7 +17,7 @@ from replicate.door.recovery.opening import close_door, open_door
 from replicate.errors import DiskFullError
 from replicate.instance.instance import Instance
 from replicate.pool import control as word
-from replicate.wire.message import Protocol
+from replicate.wire.features import Protocol
 from source_server import handover as giving
 from tests.harness.pair import Pair
 from tests.harness.servers import Daemon, Servers, point, servers

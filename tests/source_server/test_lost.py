@@ -13,7 +13,8 @@ import trio
 from replicate.errors import DiskFullError, InternalError
 from replicate.wire import codec
 from replicate.wire.event import Closed, LostAcknowledged, LostOffered, LostReceived
-from replicate.wire.message import CHUNK_BYTES, LostChunk, LostOffer, LostTaken, Message, Protocol
+from replicate.wire.features import Protocol
+from replicate.wire.message import CHUNK_BYTES, LostChunk, LostOffer, LostTaken, Message
 from source_server import lost as module
 from source_server.lost import LostTaking
 from tests.harness.link_pair import PRIMARY, SECONDARY, ConnectionPair, connected

@@ -33,8 +33,9 @@ from replicate.transfer.seed.incoming import SOCKET_NAME
 from replicate.transfer.seed.request import read_answer
 from replicate.wire import codec
 from replicate.wire.event import Closed
+from replicate.wire.features import FEATURES, PROTOCOL, Protocol
 from replicate.wire.frame import pack_wire_frame
-from replicate.wire.message import FEATURES, PROTOCOL, Introduction, Protocol, SeedRequest
+from replicate.wire.message import Introduction, SeedRequest
 from replicate.wire.state import State
 from tests.harness.link_pair import PRIMARY, SECONDARY, ConnectionPair, Journal, Street
 from tests.harness.openings import connected, heard, port_of, still_serves

@@ -27,7 +27,7 @@ from replicate.errors import (
 )
 from replicate.instance.consumers import Consumer, needed_seqno, read_consumer, remove_consumer, write_consumer
 from replicate.instance.file import PeerEntry, decode, encode, read_file
-from replicate.instance.instance import FILE_NAME, Instance, home, resolve_instance
+from replicate.instance.instance import FILE_NAME, Instance
 from replicate.limits import REGIONS_MAX
 from replicate.system.files import replace_file
 
@@ -94,15 +94,6 @@ def test_one_that_could_not_be_made_leaves_nothing(
     with pytest.raises(AlreadyExistsError):
         Instance.create(directory, role="primary")
     assert Instance.open(directory).name == "alpha"
-
-
-def test_named_instances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
-    assert home() == tmp_path
-    assert resolve_instance("alpha") == tmp_path / "alpha"
-    assert resolve_instance("./alpha") == Path.cwd() / "alpha"
-    with pytest.raises(UsageError):
-        resolve_instance("../x y".replace("/", ""))
 
 
 def test_what_can_not_be_opened(tmp_path: Path) -> None:

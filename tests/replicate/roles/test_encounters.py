@@ -24,7 +24,8 @@ from replicate.roles.role import become_primary
 from replicate.roles.succession import Other
 from replicate.status.collect import collect
 from replicate.wire.codec import encode
-from replicate.wire.message import PROTOCOL, Hello
+from replicate.wire.features import PROTOCOL
+from replicate.wire.message import Hello
 from tests.harness.certificates import Authority, client_context
 from tests.harness.openings import TLS, over_tls, port_of
 from tests.harness.pair import Pair, assert_equal

@@ -24,6 +24,7 @@ from replicate.model.takeover import Takeover, takeover_from
 from replicate.model.vector import Origin
 from replicate.settings.peer_authority import Reason
 from replicate.wire.codec import decode, encode
+from replicate.wire.features import PROTOCOL, Protocol
 from replicate.wire.frame import FrameReader
 from replicate.wire.introduction import (
     PEER_SAID,
@@ -35,16 +36,7 @@ from replicate.wire.introduction import (
     refusal,
     refusal_from_peer,
 )
-from replicate.wire.message import (
-    OPENING_LIMITS,
-    PROTOCOL,
-    Hello,
-    HelloReply,
-    Introduction,
-    Protocol,
-    Refuse,
-    RefuseCode,
-)
+from replicate.wire.message import OPENING_LIMITS, Hello, HelloReply, Introduction, Refuse, RefuseCode
 from tests.harness.link_pair import PRIMARY, SECONDARY
 
 
