@@ -18,6 +18,7 @@ from replicate.door.primary import RegionSession
 from replicate.door.recovery.opening import begin_journal, open_door
 from replicate.instance.file import InstanceFile, PeerEntry, encode
 from replicate.instance.instance import FILE_NAME
+from replicate.model.subscription import Rows
 from replicate.model.transaction import Catalogue, Column, Op, TableDefinition
 from replicate.model.vector import Position
 from replicate.pool import control as word
@@ -64,8 +65,10 @@ def define(version: int, region: int = 0) -> bytes:
     return change(Op.DEFINE, definition.table_id, version, definition.pack())
 
 
-def instance_file(name: str, role: str, regions: int, held: tuple[int, ...] | None = None) -> bytes:
-    """Of an instance that was just made. `held`: the partitions that it has."""
+def instance_file(
+    name: str, role: str, regions: int, held: tuple[int, ...] | None = None, rows: Rows | None = None
+) -> bytes:
+    """Of an instance that was just made. `held`: the partitions that it has. `rows`: what it has of tables."""
     content = InstanceFile(
         network=NETWORK,
         uuid=(b"p" if role == "primary" else b"s") * 16,
@@ -80,6 +83,8 @@ def instance_file(name: str, role: str, regions: int, held: tuple[int, ...] | No
         home=f"/{name}",
         subscription=held,
         held=held,
+        rows=rows or {},
+        held_rows=rows or {},
     )
     return encode(content)
 

@@ -108,7 +108,8 @@ class PartsWriter(actors.Writer):
             for row in rows:
                 table = known[world.table_of[row]]
                 count = 40 if climate.is_even else dice.randrange(size + 1)
-                pieces.append(change(Op.INSERT, table.table_id, 0, [row, bytes(count)]))
+                more = [None] * (len(table.columns) - 2) if climate.has_list(world.table_of[row]) else []
+                pieces.append(change(Op.INSERT, table.table_id, 0, [row, bytes(count), *more]))
                 sections.add(table.partition)
             connection.run(rows, version=int(defines), schema=schema)
         defines = any(touched.values())

@@ -1,5 +1,6 @@
 """What kind of world with partitions a seed draws: as ../climate.py has it, and which tables there are, which partition
-each is in, what the secondary subscribes to and gives up, and how often a table is put into another one.
+each is in, what the secondary subscribes to and gives up, of which tables it gets some rows or columns only, and how
+often a table is put into another partition.
 
 Guarantees: everything follows from the dice. Refuses to know: what a fault does.
 """
@@ -11,12 +12,34 @@ from dataclasses import dataclass
 from typing import Final
 
 from replicate.limits import PARTITION_NONE
+from replicate.model.wish import TableWish
 from tests.simulation.climate import Climate
 
 PARTITIONS: Final = 4
 """They are 1 to 4; tables are in the first three, or in NONE, at the beginning."""
 Placed = tuple[int, int]
 """Of a table: number of its region, and its partition."""
+ROWS_BEGIN: Final = 1000
+"""Rows that are written in a world have identities from there on."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the secondary gets of a table: rows whose identity is in one of the `spans`, first and last of each; and if
+    it `has_list`, of these the identity alone."""
+
+    spans: tuple[tuple[int, int], ...]
+    has_list: bool
+
+    def keeps(self, row: int) -> bool:
+        """Whether that row comes."""
+        return any(first <= row <= last for first, last in self.spans)
+
+    @property
+    def text(self) -> str:
+        """As the secondary asks for it."""
+        rows = " OR ".join(f"c0 BETWEEN {first} AND {last}" for first, last in self.spans)
+        return TableWish(("c0",) if self.has_list else (), rows).text
 
 
 @dataclass
@@ -31,6 +54,8 @@ class PartsClimate(Climate):
     left: tuple[int, ...] | None = None
     """What an operator of the secondary leaves of it, after `gives_up_s` seconds; None: all."""
     gives_up_s: float = 0.0
+    chosen: tuple[tuple[int, Chosen], ...] = ()
+    """Numbers of tables, and what the secondary gets of them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,6 +78,18 @@ class PartsClimate(Climate):
             self.left = tuple(sorted(apart.sample(there, apart.randrange(1, len(there)))))
             self.gives_up_s = apart.random() * self.ends_s
 
+        apart = random.Random(f"rows {self.placed} {self.wanted} {self.ends_s}")
+        if apart.random() < 0.4:
+            self.chosen = tuple((number, _chosen(apart)) for number in range(len(placed)) if apart.random() < 0.6)
+
+    def keeps(self, number: int, row: int) -> bool:
+        """Whether that row of the n-th table is one of those that the secondary gets of it."""
+        return all(one.keeps(row) for table, one in self.chosen if table == number)
+
+    def has_list(self, number: int) -> bool:
+        """Whether of the n-th table some columns come only."""
+        return any(one.has_list for table, one in self.chosen if table == number)
+
     def holds(self, partition: int) -> bool:
         """Whether the secondary gets, at first, the rows that are written while their table is in that partition."""
         return partition != PARTITION_NONE and (self.wanted is None or partition in self.wanted)
@@ -67,3 +104,13 @@ class PartsClimate(Climate):
         looks = self.wanted is not None or any(partition == PARTITION_NONE for _, partition in self.placed)
         is_safe = (self.holds(before) or not self.holds(after)) and (self.stays(before) or not self.stays(after))
         return is_safe and (looks or after != PARTITION_NONE)
+
+
+def _chosen(dice: random.Random) -> Chosen:
+    spans = [(first, first + dice.randrange(60)) for first in range(1, 600, 100)]
+    begin, end = ROWS_BEGIN + dice.randrange(8), ROWS_BEGIN + 260
+    while begin < end:
+        last = begin + dice.randrange(12)
+        spans.append((begin, last))
+        begin = last + 2 + dice.randrange(8)
+    return Chosen(tuple(spans[:30]), dice.random() < 0.4)

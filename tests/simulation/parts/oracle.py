@@ -1,5 +1,5 @@
-"""What must be true where the secondary subscribes to some partitions: it is the primary restricted, and what it does
-not get never leaves. What else ../oracle.py has holds, too.
+"""What must be true where the secondary subscribes to some partitions, and to some rows and columns of tables: it is
+the primary restricted, and what it does not get never leaves. What else ../oracle.py has holds, too.
 
 A row belongs to the partition that its table was in when it was written. What the secondary gives up on the way stays
 as it was: of each of its tables the first rows, in their order. Segments of its journal that do not say that they have
@@ -41,6 +41,8 @@ class PartsOracle(Oracle):
         self.partition_of = dict(partition_of)
         self.kept_back = 0
         """Rows that never left, so far."""
+        self.beyond = 0
+        """Those of them that are of a partition which comes."""
         self._climate = climate
         self._table_of = table_of
         self._whole: dict[int, list[int]] = {}
@@ -50,17 +52,20 @@ class PartsOracle(Oracle):
         self._parts: dict[int, dict[int, bytes]] = {}
         """Token of a large transaction -> number of a part -> its frame."""
         self._frames: dict[int, tuple[int, int, frozenset[int], bool]] = {}
-        """seqno -> origin, origin_seqno, partitions of its rows, whether it has more than rows."""
+        """seqno -> origin, origin_seqno, partitions of its rows, whether it has more than rows that come."""
         self._seeded = max((row.origin_seqno for region in secondary for row in region.scr.values()), default=0)
         """With what a seed brings, all records say the same."""
 
     def holds(self, row: int) -> bool:
         """Whether the secondary gets that row, at first."""
-        return self._climate.holds(self.partition_of[row])
+        return self._climate.holds(self.partition_of[row]) and self._keeps(row)
 
     def stays(self, row: int) -> bool:
         """Whether it gets such rows to the end."""
-        return self._climate.stays(self.partition_of[row])
+        return self._climate.stays(self.partition_of[row]) and self._keeps(row)
+
+    def _keeps(self, row: int) -> bool:
+        return self._climate.keeps(self._table_of[row], row)
 
     def gets(self, parts: tuple[tuple[int, ...], ...]) -> Sequence[int]:
         """Those whose partition stays."""
@@ -95,6 +100,10 @@ class PartsOracle(Oracle):
             if changes[place] == Op.INSERT and not self.holds(changes[place + 3][0]):
                 row = changes[place + 3][0]
                 raise ViolationError("partition", f"row {row} of partition {self.partition_of[row]} leaves the primary")
+            if changes[place] == Op.INSERT and self._climate.has_list(self._table_of[changes[place + 3][0]]):
+                row, *others = changes[place + 3]
+                if any(one is not None for one in others):
+                    raise ViolationError("columns", f"of row {row} more than its identity leaves the primary")
 
     def on_leaving_batch(self, data: bytes) -> None:
         """Likewise of whole frames."""
@@ -166,7 +175,8 @@ class PartsOracle(Oracle):
     def note_frame(self, seqno: int, origin: int, origin_seqno: int, changes: Sequence[Any]) -> None:
         """The primary's journal has this transaction."""
         ops, images = changes[0::4], changes[3::4]
-        found = [self.partition_of[image[0]] for op, image in zip(ops, images, strict=True) if op == Op.INSERT]
+        rows = [image[0] for op, image in zip(ops, images, strict=True) if op == Op.INSERT]
+        found = [self.partition_of[row] for row in rows if self._keeps(row)]
         self._frames[seqno] = origin, origin_seqno, frozenset(found), len(found) < len(ops)
 
     def note_large(self, large: LargeTransaction) -> None:
@@ -194,7 +204,9 @@ class PartsOracle(Oracle):
             self._check_rows(lane, "recovered")
             self._check_records(region)
         self._check_whole(set().union(*(lane.secondary.present for lane in self.lanes)), is_secondary=True)
-        self.kept_back = sum(not self.holds(row) for lane in self.lanes for row in lane.truth)
+        there = [row for lane in self.lanes for row in lane.truth if not self.holds(row)]
+        self.kept_back = len(there)
+        self.beyond = sum(self._climate.holds(self.partition_of[row]) for row in there)
 
     def _check_records(self, region: Region) -> None:
         """The checkpoint record of each partition that is here names the last transaction with rows of it, or a later

@@ -9,14 +9,18 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import replicate.door.door
+import replicate.filters.rows
 import replicate.filters.selection
+import replicate.filters.wishes
+import replicate.model.column_list
 import update_process.routes
 from replicate.journal import sections
-from replicate.journal.record import pack_null, read_head
+from replicate.journal.record import DEFINE_MARK, pack_null, read_head
 from replicate.model.transaction import TableDefinition
 from tests.simulation.replaced import Change
 
 Selection = replicate.filters.selection.PartitionSelection
+RowSelection = replicate.filters.rows.RowSelection
 
 
 def _none_leaves() -> list[Change]:
@@ -87,6 +91,37 @@ def _not_marked() -> list[Change]:
     return [(replicate.door.door.Door, "begin_partial", lambda _self: None)]
 
 
+def _all_rows_leave() -> list[Change]:
+    return [(replicate.filters.wishes.BoundWish, "keeps", lambda _self, _image: True)]
+
+
+def _all_columns_leave() -> list[Change]:
+    return [(replicate.model.column_list.BlankedColumns, "shown", lambda _self, image: image)]
+
+
+def _told_rows_go_not_at_all() -> list[Change]:
+    """Of a transaction with a row that does not come nothing does."""
+
+    def told_again(self: Any, frame: bytes) -> bytes | None:
+        told = kept(self, frame)
+        return told if told is None or DEFINE_MARK in frame else pack_null(read_head(frame), "", ())
+
+    kept = RowSelection._told_again
+    return [(RowSelection, "_told_again", told_again)]
+
+
+def _large_goes_past_the_condition() -> list[Change]:
+    def takes_whole(self: Any, commit_frame: bytes, partitions: Any) -> bool:
+        return self._partitions is None or self._partitions.takes_whole(commit_frame, partitions)
+
+    return [(RowSelection, "takes_whole", takes_whole)]
+
+
+def _defined_again_without_its_condition() -> list[Change]:
+    """A table that takes another form, or moves, is not the one of the condition any more."""
+    return [(RowSelection, "_define_again", lambda *_: None)]
+
+
 PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "parts: rows in NONE leave": _none_leaves,
     "parts: a moved table goes as before": _where_it_was,
@@ -97,6 +132,11 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "parts: what a large transaction defines is not learnt": _large_is_not_learnt,
     "parts: a partition's record stays behind its rows": _records_stay,
     "parts: a journal does not say that it has not all": _not_marked,
+    "parts: rows beyond a condition leave": _all_rows_leave,
+    "parts: columns that are not listed leave": _all_columns_leave,
+    "parts: nothing goes of a transaction with a row beyond a condition": _told_rows_go_not_at_all,
+    "parts: a large transaction goes past a condition": _large_goes_past_the_condition,
+    "parts: a table in another form has no condition": _defined_again_without_its_condition,
 }
 
 
@@ -110,5 +150,10 @@ FOUND: Final[dict[str, tuple[str, int]]] = {
     "parts: what a large transaction defines is not learnt": ("parts-safety", 48),
     "parts: a partition's record stays behind its rows": ("parts-safety", 3),
     "parts: a journal does not say that it has not all": ("parts-liveness", 7),
+    "parts: rows beyond a condition leave": ("parts-liveness", 3),
+    "parts: columns that are not listed leave": ("parts-liveness", 11),
+    "parts: nothing goes of a transaction with a row beyond a condition": ("parts-liveness", 11),
+    "parts: a large transaction goes past a condition": ("parts-liveness", 11),
+    "parts: a table in another form has no condition": ("parts-liveness", 3),
 }
 """The first world that finds each."""

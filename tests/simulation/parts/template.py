@@ -8,7 +8,7 @@ Refuses to know: what happens then.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from replicate.model.transaction import Column, Op, TableDefinition
 from replicate.region.protocol import CapturedChanges, ScrRow
 from tests.simulation import template
 from tests.simulation.host import REGIONS, RING_SLOTS, Host, config_of
-from tests.simulation.parts.climate import Placed
+from tests.simulation.parts.climate import Chosen, Placed
 from tests.simulation.regions import Region
 from tests.simulation.template import Call, Made, Written, begin_seeded, change, instance_file, new_disk, written
 from tests.simulation.world import World
@@ -53,24 +53,30 @@ def first_row(number: int, place: int) -> int:
 
 
 @cache
-def made(placed: tuple[Placed, ...], wanted: tuple[int, ...] | None) -> list[Made]:
+def made(
+    placed: tuple[Placed, ...], wanted: tuple[int, ...] | None, chosen: tuple[tuple[int, Chosen], ...] = ()
+) -> list[Made]:
     """Both hosts, the primary first."""
+    rows = {(REGIONS[placed[number][0]], name_of(number)): one.text for number, one in chosen}
     count = 1 + max(region for region, _ in placed)
     config = config_of(random.Random(1), "durable")
     files = {
         "paris": instance_file("paris", "primary", count),
-        "oslo": instance_file("oslo", "secondary", count, held=wanted),
+        "oslo": instance_file("oslo", "secondary", count, held=wanted, rows=rows),
     }
     hosts = [
         Host(name, new_disk(name, file), [Region(RING_SLOTS, number) for number in range(count)], config)
         for name, file in files.items()
     ]
-    return template.made(World(0, "safety"), hosts, partial(_fill, placed, wanted, [host.regions for host in hosts]))
+    return template.made(
+        World(0, "safety"), hosts, partial(_fill, placed, wanted, dict(chosen), [host.regions for host in hosts])
+    )
 
 
 def _fill(
     placed: tuple[Placed, ...],
     wanted: tuple[int, ...] | None,
+    chosen: Mapping[int, Chosen],
     regions: Sequence[Sequence[Region]],
     calls: Sequence[Call],
 ) -> None:
@@ -79,11 +85,13 @@ def _fill(
     (there,) = found
     calls[1](lambda: begin_seeded("/oslo", there))
     position = there.position
-    partition_of = {
-        first_row(number, place): placed[number][1] for number in range(len(placed)) for place in range(ROWS)
+    here_of = {
+        row: _is_here(placed[number][1], wanted) and (number not in chosen or chosen[number].keeps(row))
+        for number in range(len(placed))
+        for row in (first_row(number, place) for place in range(ROWS))
     }
     for here, other in zip(*regions, strict=True):
-        other.rows = [row for row in here.rows if _is_here(partition_of[row], wanted)]
+        other.rows = [row for row in here.rows if here_of[row]]
         other.present = set(other.rows)
         other.schema = other.stored_schema = here.schema
         for (origin, _), last in position.vector.items():

@@ -29,5 +29,7 @@ def test_without_a_bug_these_worlds_are_well_and_not_idle() -> None:
         "tables moved",
         "worlds with a part",
         "subscriptions given up in part",
+        "rows beyond a condition",
+        "worlds with some columns",
     ):
         assert swept.figures[figure], figure

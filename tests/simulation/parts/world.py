@@ -59,7 +59,9 @@ class PartsWorld(World):
     def begin(self) -> None:
         """Both hosts as the template has them, and nobody running."""
         config = config_of(self.dice, self._durability)
-        (disk, regions), (disk_there, regions_there) = template.made(self.climate.placed, self.climate.wanted)
+        (disk, regions), (disk_there, regions_there) = template.made(
+            self.climate.placed, self.climate.wanted, self.climate.chosen
+        )
         self.primary = Host("paris", disk.copy(), [region.copy() for region in regions], config)
         self.secondary = Host("oslo", disk_there.copy(), [region.copy() for region in regions_there], config)
         self.hosts = (self.primary, self.secondary)
@@ -114,7 +116,10 @@ class PartsWorld(World):
         super().count_figures()
         self.figures["rows kept back"] += self.oracle.kept_back
         self.figures["worlds with a part"] += self.climate.wanted is not None
+        self.figures["rows beyond a condition"] += self.oracle.beyond
+        self.figures["worlds with some rows"] += bool(self.climate.chosen)
+        self.figures["worlds with some columns"] += any(one.has_list for _, one in self.climate.chosen)
 
     def make_template(self) -> None:
         """With its tables, and what the secondary subscribes to."""
-        template.made(self.climate.placed, self.climate.wanted)
+        template.made(self.climate.placed, self.climate.wanted, self.climate.chosen)
