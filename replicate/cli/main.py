@@ -127,6 +127,12 @@ def _usage(what: str, error: object) -> Failure:
     """A command line that makes no sense, and the verb that it is about, as it was typed."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "replicate"
+    if (
+        context is not None
+        and "extra argument" in what
+        and any(one.name == "journals" for one in context.command.params)
+    ):
+        return Failure("USAGE", what, 2, path, "Say --journal before each of several files, or name their directory")
     return Failure("USAGE", what, 2, path, f"Try '{path} --help'")
 
 

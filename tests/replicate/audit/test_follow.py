@@ -1,4 +1,4 @@
-"""New transactions as they come: across segments, pruning, and a pool that is made again; nothing twice."""
+"""New transactions as they come, each once: across segments, pruning, a pool that is made again, and switchovers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from replicate.errors import GapError, JournalMissingError, NotFoundError
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from tests.harness import instances
+from tests.harness.sites import Sites
 
 
 @pytest.fixture
@@ -66,6 +67,22 @@ def test_across_segments_and_pruning(primary: Instance) -> None:
         chain.prune(chain.first_seqnos()[-1])
         write(primary, 10)
         assert [one.seqno for one in follower.new()] == [begin + 6]
+
+
+def test_through_a_switchover_and_back_on_both_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    sites = Sites.level(tmp_path)
+    with closing(Follower(sites.primary, Query())) as one, closing(Follower(sites.secondary, Query())) as other:
+        for _ in range(2):
+            begin = one.next_seqno
+            assert other.next_seqno == begin
+            sites.write(2)
+            sites.switch()
+            last = sites.write(2)
+            sites.catch_up()
+            for follower in (one, other):
+                assert [match.seqno for match in follower.new()] == list(range(begin, last + 1))
+            assert last - begin + 1 == 2 + 1 + 2, "a history record stands between"
 
 
 def test_what_was_pruned_before_it_was_seen_is_said(primary: Instance) -> None:

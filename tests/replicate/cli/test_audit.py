@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from pyarrow.parquet import read_table
 
 import replicate
+from replicate.cli import main
 from replicate.cli.root import root
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
@@ -168,6 +169,14 @@ def test_what_stands_before_damage_is_told_first(primary: Instance) -> None:
         assert isinstance(result.exception, ReplicateError)
         assert result.exception.exit_code == 65
         assert "UPDATE" in result.stdout.upper()
+
+
+def test_several_files_by_a_shells_star(primary: Instance, capsys: pytest.CaptureFixture[str]) -> None:
+    segment = str(next(primary.journal_directory.glob("*.journal")))
+    assert main.run(["audit", "show", "--journal", segment, segment]) == 2
+    assert "Say --journal before each of several files, or name their directory" in capsys.readouterr().err
+    assert main.run(["audit", "show", "--form", segment, "more"]) == 2
+    assert "--journal before" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
