@@ -47,6 +47,11 @@ class SupplierClimate(Climate):
         self.named_share: float = dice.choice([0.0, 0.3, 0.6] if self.turned_back is None else [0.6, 0.9])
         """Of the changes in what all write: those in the table whose names are unique."""
 
+    def keep_only(self, names: tuple[str, ...]) -> None:
+        """Of those that were drawn these are there."""
+        self.names = names
+        self.links = links_of(self.shape, names)
+
     def _who_is_gone(self) -> tuple[str, float] | None:
         """One without which the others are linked still."""
         if len(self.names) < 3 or self.dice.random() > 0.35:

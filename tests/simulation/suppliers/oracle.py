@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from replicate.journal.record import changes_of, large_commit_of
@@ -28,7 +30,7 @@ from tests.simulation.frames import read, transactions_in
 from tests.simulation.oracle import ViolationError
 from tests.simulation.regions import Pending, Region
 from tests.simulation.suppliers.template import named_table, shared_table, table_of
-from tests.simulation.template import uuid_of
+from tests.simulation.template import NAMES, uuid_of
 
 INCARNATIONS_MAX: Final = 60
 GROUPS: Final[Mapping[str, tuple[int, ...]]] = {"shared": (0, 1, 2, 2), "named": (0, 1, 2)}
@@ -103,6 +105,18 @@ def changed_by(groups: tuple[int, ...], op: int, before: Image | None, after: Im
     return RowChanged(op, image, frozenset(group for at, group in enumerate(groups) if before[at] != after[at]))
 
 
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """What a site has before anything happens there. `registers`: of rows that several have written; `has`:
+    transactions of applications."""
+
+    seqno: int
+    rows: dict[str, dict[Any, Image]]
+    places: Places = field(default_factory=dict)
+    registers: dict[Name, Register] = field(default_factory=dict)
+    has: dict[int, Written] = field(default_factory=dict)
+
+
 class Site:
     """One supplier. `frames`: what its journal has got under each number. `seqno`, `places`, `rows`, `has`: where its
     region is, by what was committed there, and the transactions of applications that it has."""
@@ -120,24 +134,28 @@ class Site:
         self.waited = 0
         """Commits behind which rows waited for a name."""
         self._tables = tables
-        self._begin = region.seqno, {table: dict(rows) for table, rows in region.content.rows.items()}
-        self._places: Places = {}
+        self._begin = Begin(region.seqno, {table: dict(rows) for table, rows in region.content.rows.items()})
         self.forget()
 
     def begins_with(self, places: Places) -> None:
         """What it had before anything happened."""
-        self._places = dict(places)
+        self.begins_as(replace(self._begin, places=dict(places)))
+
+    def begins_as(self, begin: Begin) -> None:
+        """The same, all of it."""
+        self._begin = begin
+        self.most = {origin: place[0] for origin, place in begin.places.items()}
         self.forget()
 
     def forget(self) -> None:
         """Nothing has happened yet."""
-        self.seqno, rows = self._begin
-        self.rows = {table: dict(those) for table, those in rows.items()}
-        self.places: Places = dict(self._places)
-        self.has: dict[int, Written] = {}
+        self.seqno = self._begin.seqno
+        self.rows = {table: dict(those) for table, those in self._begin.rows.items()}
+        self.places: Places = dict(self._begin.places)
+        self.has: dict[int, Written] = dict(self._begin.has)
         self.lost: list[tuple[int, Any, Lost]] = []
         """What was lost in merges, in transactions of these numbers, of rows of these keys."""
-        self._registers: dict[Name, Register] = {}
+        self.registers: dict[Name, Register] = deepcopy(self._begin.registers)
         self.removed: Counter[Any] = Counter()
         """Keys of rows that were removed for their names by its own word, and not of those that are yet to come."""
 
@@ -150,7 +168,7 @@ class Site:
     @property
     def begins_behind(self) -> int:
         """The last number before all that has happened."""
-        return self._begin[0]
+        return self._begin.seqno
 
     @property
     def begun(self) -> Places:
@@ -182,7 +200,7 @@ class Site:
         assert image is not None
         if table in GROUPS:
             groups = GROUPS[table]
-            register = self._registers.setdefault((table, image[0]), Register(groups, rows.get(image[0])))
+            register = self.registers.setdefault((table, image[0]), Register(groups, rows.get(image[0])))
             self._note_lost(image[0], groups, register.row(), changed_by(groups, op, before, after), written)
             stamp = written.csn, written.origin, written.origin_seqno, number
             register.take(op, before, after, stamp)
@@ -251,12 +269,12 @@ class SupplierOracle:
     """All sites, and what holds for them together."""
 
     def __init__(self, regions: Mapping[str, Region]) -> None:
-        tables = {table_of(name).table_id: table_of(name).table for name in regions}
-        tables |= {one.table_id: one.table for one in (shared_table(), named_table())}
+        tables = (*map(table_of, NAMES), shared_table(), named_table())
+        self._tables = {one.table_id: one.table for one in tables}
         self.pasts: Pasts = {}
-        self.sites = {name: Site(name, region, tables, self.pasts) for name, region in regions.items()}
+        self.sites = {name: Site(name, region, self._tables, self.pasts) for name, region in regions.items()}
         self.writers = {
-            Origin(uuid_of(name), number).key: name for name in regions for number in range(1, INCARNATIONS_MAX)
+            Origin(uuid_of(name), number).key: name for name in NAMES for number in range(1, INCARNATIONS_MAX)
         }
         """Origin -> the name of the supplier."""
         self.truth: dict[tuple[int, int], Written] = {}
@@ -301,6 +319,24 @@ class SupplierOracle:
             raise ViolationError("I2 ahead", f"{site.name} takes transactions back")
 
         site.region.on_commit, site.region.on_take_back = committed, taken_back
+
+    # One that joins.
+
+    def seeded_from(self, name: str) -> Begin:
+        """What another one begins with. None of it may be lost there any more."""
+        site = self.sites[name]
+        for origin, (number, _) in site.places.items():
+            self.held[origin] = max(self.held.get(origin, 0), number)
+            if self.writers[origin] == name:
+                self.sent[origin] = max(self.sent.get(origin, 0), number)
+        return deepcopy(Begin(site.seqno, site.rows, site.places, site.registers, site.has))
+
+    def joins(self, name: str, region: Region, begin: Begin) -> None:
+        """One site more, which has that."""
+        site = self.sites[name] = Site(name, region, self._tables, self.pasts)
+        site.begins_as(begin)
+        self._listen(site)
+        self.acknowledged[name] = set()
 
     # Frames.
 

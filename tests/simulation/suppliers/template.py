@@ -83,14 +83,25 @@ def instance_file(name: str, peers: Sequence[str]) -> bytes:
     return encode(content)
 
 
-def fill(names: Sequence[str], regions: Sequence[Region], calls: Sequence[Call], *, is_shared: bool) -> None:
-    """First transactions at the first one, and the seeds. `calls`: as a process of each host."""
+def fill(
+    names: Sequence[str],
+    regions: Sequence[Region],
+    calls: Sequence[Call],
+    *,
+    is_shared: bool,
+    others: Sequence[str] = (),
+) -> None:
+    """First transactions at the first one, and the seeds. `calls`: as a process of each host. `others`: suppliers that
+    are yet to come, whose tables are there."""
     found: list[Written] = []
 
     def write() -> None:
         door = open_door(replicate.instance.instance.Instance.open(f"/{names[0]}"))
         session = RegionSession(door, "main", adding=True)
-        tables = [*(table_of(name) for name in names), *([shared_table(), named_table()] if is_shared else [])]
+        tables = [
+            *(table_of(name) for name in (*names, *others)),
+            *([shared_table(), named_table()] if is_shared else []),
+        ]
         for table in tables:
             _define(session, table, uuid_of(names[0]))
         session.close()

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from replicate.door.recovery.opening import make_chain
+from replicate.settings.load import Config
 from tests.simulation import actors as daemons
 from tests.simulation.base import STEPS_MAX, BaseWorld, Main, acknowledged_by, journal_end
 from tests.simulation.content import Content
@@ -35,8 +36,8 @@ LOST: Final = "JOURNAL_MISSING"
 DISK_FAULTS: Final = frozenset({"sync_fails", "write_fails", "commit_fails", "full", "short"})
 """Where a Receiver Server recovers a journal and cannot, it says so to its source by a code of its own."""
 
-_templates: dict[tuple[int, bool], list[Made]] = {}
-"""By the number of suppliers, and whether they share a table."""
+_templates: dict[tuple[int, bool, int], list[Made]] = {}
+"""By the number of suppliers, whether they share a table, and how many are yet to come."""
 
 
 @dataclass
@@ -55,6 +56,8 @@ class SupplierWorld(BaseWorld):
     oracle: SupplierOracle
     climate: SupplierClimate
     steps_max = 4 * STEPS_MAX
+    joining = 0
+    """How many suppliers are yet to come."""
 
     @staticmethod
     def dice_name(seed: int, mode: str) -> str:
@@ -74,12 +77,8 @@ class SupplierWorld(BaseWorld):
         """All hosts as the template has them, linked, and nobody running."""
         climate = self.climate
         hosts = []
-        for name, (disk, (region,)) in zip(
-            climate.names, _templates[len(climate.names), climate.is_shared], strict=True
-        ):
-            config = config_of(self.dice, climate.durabilities[name])
-            config = replace(config, update=replace(config.update, tell_seen_s=climate.tell_seen_s))
-            host = Host(name, disk.copy(), [region.copy()], config)
+        for name, (disk, (region,)) in zip(climate.names, _templates[self._kind], strict=True):
+            host = Host(name, disk.copy(), [region.copy()], self.config_at(name))
             host.wall_offset_ns = climate.clocks[name] * 1_000_000_000
             rewrite_file(host.disk, name, template.instance_file(name, peers_of(name, climate.links)))
             hosts.append(host)
@@ -90,6 +89,15 @@ class SupplierWorld(BaseWorld):
         self._plan_losses()
         self.figures[f"worlds of {len(hosts)} in a {climate.shape}"] += 1
         self.log("world", climate.names, climate.shape, climate.durabilities, climate.writers_at, climate.weights)
+
+    def config_at(self, name: str) -> Config:
+        """That host's settings."""
+        config = config_of(self.dice, self.climate.durabilities[name])
+        return replace(config, update=replace(config.update, tell_seen_s=self.climate.tell_seen_s))
+
+    @property
+    def _kind(self) -> tuple[int, bool, int]:
+        return len(self.climate.names), self.climate.is_shared, self.joining
 
     def _plan_losses(self) -> None:
         """What may become of a site, but for what its machine does."""
@@ -235,17 +243,18 @@ class SupplierWorld(BaseWorld):
 
     def make_template(self) -> None:
         """For so many suppliers, with and without what all write."""
-        kind = len(self.climate.names), self.climate.is_shared
-        if kind not in _templates:
-            _templates[kind] = _made(*kind)
+        if self._kind not in _templates:
+            _templates[self._kind] = _made(*self._kind)
 
 
-def _made(count: int, is_shared: bool) -> list[Made]:
-    names = NAMES[:count]
+def _made(count: int, is_shared: bool, joining: int) -> list[Made]:
+    names, others = NAMES[:count], NAMES[count : count + joining]
     config = config_of(random.Random(1), "durable")
     hosts = [
         Host(name, new_disk(name, template.instance_file(name, ())), [Region(RING_SLOTS, content=Content())], config)
         for name in names
     ]
     regions = [host.regions[0] for host in hosts]
-    return made(SupplierWorld(0, "safety"), hosts, partial(template.fill, names, regions, is_shared=is_shared))
+    return made(
+        SupplierWorld(0, "safety"), hosts, partial(template.fill, names, regions, is_shared=is_shared, others=others)
+    )
