@@ -1,8 +1,9 @@
 """What every world has: hosts with processes, a network, disks, virtual time, faults; how it is lived, and judged.
 
 Of the kinds of world, world.py has a primary and a secondary, parts/world.py a secondary with some partitions,
-suppliers/world.py several suppliers, suppliers/joining.py such that one more joins, roles/world.py sites that change their
-roles. Each says who lives on which host, what it is to be level, and what is looked at once a host has recovered.
+suppliers/world.py several suppliers, suppliers/joining.py such that one more joins, suppliers/posting.py such that send
+packets, roles/world.py sites that change their roles. Each says who lives on which host, what it is to be level, and
+what is looked at once a host has recovered.
 
 Real: writers' commit door, journal, recovery, both pools, Source Server, Receiver Server, Update Process, both links.
 A model: SQLite (regions.py), trio and the operating system (kernel.py, disk.py, host.py, network.py).

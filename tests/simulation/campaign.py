@@ -3,9 +3,9 @@
     python -m tests.simulation.campaign [--seeds N] [--from M] [--mode MODE] [--plant NAME]
 
 MODE is safety or liveness, of a primary and a secondary; suppliers-safety or suppliers-liveness, of several suppliers;
-joining-safety or joining-liveness, of suppliers that one more joins; roles-safety or roles-liveness, of sites that
-change their roles; parts-safety or parts-liveness, of a secondary with some partitions; or both, suppliers, joining,
-roles or parts, for both of each.
+joining-safety or joining-liveness, of suppliers that one more joins; posting-safety or posting-liveness, of suppliers
+that send packets; roles-safety or roles-liveness, of sites that change their roles; parts-safety or parts-liveness, of
+a secondary with some partitions; or both, suppliers, joining, posting, roles or parts, for both of each.
 
 `sweep` is what others call, and `hunt` for a planted bug. A world whose seed is bad is lived once more with its
 transcript, which is written below tests/simulation/kept (or `--keep`); test_world.py lives every seed in
@@ -34,9 +34,10 @@ from tests.simulation.plants import planted
 from tests.simulation.replaced import Change
 from tests.simulation.roles import plants as role_plants
 from tests.simulation.roles.world import RoleWorld
-from tests.simulation.suppliers import join_plants
+from tests.simulation.suppliers import join_plants, post_plants
 from tests.simulation.suppliers import plants as supplier_plants
 from tests.simulation.suppliers.joining import JoinWorld
+from tests.simulation.suppliers.posting import PostWorld
 from tests.simulation.suppliers.world import SupplierWorld
 from tests.simulation.world import World
 
@@ -64,7 +65,8 @@ SUPPLIERS: Final = Kind("suppliers-", SupplierWorld, supplier_plants.PLANTS, sup
 ROLES: Final = Kind("roles-", RoleWorld, role_plants.PLANTS, role_plants.FOUND)
 PARTS: Final = Kind("parts-", PartsWorld, part_plants.PLANTS, part_plants.FOUND)
 JOINING: Final = Kind("joining-", JoinWorld, join_plants.PLANTS, join_plants.FOUND)
-KINDS: Final = (PAIR, SUPPLIERS, JOINING, ROLES, PARTS)
+POSTING: Final = Kind("posting-", PostWorld, post_plants.PLANTS, post_plants.FOUND)
+KINDS: Final = (PAIR, SUPPLIERS, JOINING, POSTING, ROLES, PARTS)
 PLANTS: Final = {name: plant for kind in KINDS for name, plant in (*kind.plants.items(), *plants.EQUIVALENT.items())}
 _KIND_OF: Final = {mode: kind for kind in KINDS for mode in kind.modes}
 _MODES: Final = {
