@@ -2,7 +2,7 @@
 
 Guarantees: a round visits each table of each region, its rows and then each of its indexes, by name; what is added or
 dropped meanwhile neither ends a round early nor makes one endless. A part is of one moment, and a small one: it keeps
-no WAL from being checkpointed for long. What cannot be looked at is named, and gone past.
+no WAL from being checkpointed for long. What cannot be looked at is named, and gone past, whatever the reason is.
 Leaves to others: how an index is looked at (region/sqlite/indexes.py), when (daemon/index_patrol.py), what is kept
 (index_found.py). Blocks.
 """
@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from replicate.compare.index_found import IndexDamage, Looked
 from replicate.compare.rounds import Place
-from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.region.sqlite.digest import SEQUENCES
 from replicate.region.sqlite.indexes import ROWS, Key, Walked, checked_in, packed_entry, unpacked_entry, walk
@@ -56,8 +55,9 @@ def take_slice(instance: Instance, place: Place) -> Slice:
                     continue
                 table, _, index = found.table.partition(_BESIDE)
                 walked = walk(connection, table, index, _key(found), limit=ROWS_MAX)
-        except ReplicateError as error:
-            looked = Looked(region, left_out={region: str(error)})
+        except Exception as error:
+            # An application's function may raise anything, and replication goes on without this look.
+            looked = Looked(region, left_out={region: str(error) or repr(error)})
             return Slice(looked, replace(place, region=region).past_region(regions), time.thread_time() - began_s, 0)
         upto = None if walked.upto is None else (packed_entry(walked.upto),)
         then = replace(found, told=0).ended_at(upto, names, regions)

@@ -103,6 +103,15 @@ def test_a_region_that_cannot_be_opened_is_named(pair: Pair) -> None:
     assert "main" in part.at
 
 
+def test_a_function_that_raises_anything_ends_no_daemon(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(index_check, "walk", raising)
+    (part,) = parts_of(pair.primary)
+    assert part.left_out == {"main": "ZeroDivisionError()"}
+
+
 def test_a_place_that_is_gone_is_gone_past(pair: Pair) -> None:
     assert parts_of(pair.primary, Place(7, 0, "zone", "t\0i"))[0] == Looked()
     (part, *_) = parts_of(pair.primary, Place(7, 0, "main", "b\0i", (b"\x91\x07",)))
