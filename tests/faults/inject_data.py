@@ -33,16 +33,6 @@ def _past_us(path: Path, statement: str) -> None:
     connection.close()
 
 
-def _seed_anew(place: Place) -> None:
-    town = place.town
-    seeder = town.seeder()
-    assert seeder.wait(120), "the seed does not end"
-    assert seeder.status == 0, town.errors.read_text()[-2000:]
-    town.reap()
-    with place.recovered("seeded again"):
-        town.start("update")
-
-
 @injection(85)
 def a_row_of_the_secondary_that_is_not_what_it_was(place: Place) -> None:
     """The next change of it names row and number, and stops; nothing is skipped, and a seed leads on."""
@@ -66,7 +56,7 @@ def a_row_of_the_secondary_that_is_not_what_it_was(place: Place) -> None:
     assert place.held() == held, "it went on past the conflict"
     town.reap()
     town.strange.clear()
-    _seed_anew(place)
+    place.seed_again()
 
 
 @injection(85)
@@ -87,7 +77,7 @@ def columns_of_the_secondary_in_another_order(place: Place) -> None:
         town.reap()
         town.strange.clear()
     assert town.last_told_seqno() > ended[0] == ended[1], "it went on past the exchange"
-    _seed_anew(place)
+    place.seed_again()
 
 
 def _exchange_columns(path: Path) -> None:

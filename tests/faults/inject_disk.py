@@ -119,12 +119,7 @@ def checkpoints_while_copies_are_made(place: Place) -> None:
     checkpointer = subprocess.Popen([sys.executable, "-c", program, "3", *paths])
     try:
         town.kill("update")
-        seeder = town.seeder()
-        assert seeder.wait(120), "the seed does not end"
-        assert seeder.status == 0, town.errors.read_text()[-2000:]
-        town.reap()
-        with place.recovered("seeded again"):
-            town.start("update")
+        place.seed_again()
     finally:
         checkpointer.kill()
         checkpointer.wait()
@@ -155,9 +150,4 @@ def a_page_of_the_secondarys_region_that_is_damaged(place: Place) -> None:
     assert child.status in (65, 74, 78), f"exit code {child.status}"
     town.reap()
     town.strange.clear()
-    seeder = town.seeder()
-    assert seeder.wait(120), "the seed does not end"
-    assert seeder.status == 0, town.errors.read_text()[-2000:]
-    town.reap()
-    with place.recovered("seeded again"):
-        town.start("update")
+    place.seed_again()

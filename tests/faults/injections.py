@@ -83,6 +83,15 @@ class Place:
         errors = [str(line.get("error", "")) for line in self.lines(role, "connection closed")]
         return [error for error in errors if "is a second source" not in error]
 
+    def seed_again(self) -> None:
+        """The secondary's regions come from the primary, and it follows."""
+        seeder = self.town.seeder()
+        assert seeder.wait(120), "the seed does not end"
+        assert seeder.status == 0, self.town.errors.read_text()[-2000:]
+        self.town.reap()
+        with self.recovered("seeded again"):
+            self.town.start("update")
+
     @contextlib.contextmanager
     def noticed(self, kind: str, *roles: str, limit_s: float = NOTICED_WITHIN_S) -> Iterator[None]:
         """What is done in the block is noticed by each of these daemons: its connection ends. How long that takes."""

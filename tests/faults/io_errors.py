@@ -17,10 +17,8 @@ import contextlib
 import errno
 import math
 import os
-import random
 import stat
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -30,9 +28,9 @@ from typing import Any, Final
 
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
+from tests.faults.every_call import Step, every_call
 from tests.faults.part import parser, run_part
 from tests.faults.region_disk import Counted
-from tests.faults.town import fork
 from tests.harness import instances
 
 CALLS: Final = ("fdatasync", "fsync", "pwrite", "write", "rename")
@@ -168,47 +166,27 @@ def sweep(
 ) -> list[str]:
     """Every n of one call, or every `stride`-th; with a deadline in an order of the seed. What was violated."""
     violations: list[str] = []
-    todo: list[int] | None = None
-    number = 0  # the first run fails nothing: it counts
-    before = os.environ.get("REPLICATE_SHM_DIR")
-    try:
-        while number >= 0:
-            with tempfile.TemporaryDirectory(prefix="replicate-io-") as place:
-                root = Path(place)
-                (root / "shm").mkdir()
-                os.environ["REPLICATE_SHM_DIR"] = str(root / "shm")
-                path, told = root / "alpha", root / "told"
-                _child("build", lambda r=root: instances.make_primary(r / "alpha", segment_bytes=1 << 20), root)
-                failed = _child("work", lambda p=path, n=number, t=told: work(p, call, n, error, t), root)
-                failed = failed or _child(
-                    "judge", lambda p=path, t=told, e=error if number else "": judge(p, t, e), root
-                )
-                figures[f"I/O errors: {call} {error}"] += number > 0
-                figures["I/O errors made"] += number > 0
-                if failed:
-                    figures["violations"] += 1
-                    violations.append(f"{call} {number} {error}: {failed}")
-                if todo is None:
-                    todo = list(range(1, int(told.read_text().split("calls ")[1]) + 1, stride))
-                    figures["I/O errors planned"] += len(todo)
-                    if math.isfinite(deadline_s):
-                        random.Random(f"{seed} {call} {error}").shuffle(todo)
-            number = todo.pop(0) if todo and time.monotonic() < deadline_s else -1
-    finally:
-        if before is None:
-            os.environ.pop("REPLICATE_SHM_DIR", None)
-        else:
-            os.environ["REPLICATE_SHM_DIR"] = before
+
+    def steps(disk: Path, outside: Path, number: int) -> list[Step]:
+        path, told = disk / "alpha", outside / "told"
+        return [
+            ("build", lambda: instances.make_primary(path, segment_bytes=1 << 20)),
+            ("work", lambda: work(path, call, number, error, told)),
+            ("judge", lambda: judge(path, told, error if number else "")),
+        ]
+
+    def count(outside: Path) -> int:
+        return int((outside / "told").read_text().split("calls ")[1])
+
+    dice = f"{seed} {call} {error}"
+    for run in every_call(steps, count, stride=stride, dice=dice, deadline_s=deadline_s):
+        figures[f"I/O errors: {call} {error}"] += run.number > 0
+        figures["I/O errors made"] += run.number > 0
+        figures["I/O errors planned"] += run.planned
+        if run.failed:
+            figures["violations"] += 1
+            violations.append(f"{call} {run.number} {error}: {run.failed}")
     return violations
-
-
-def _child(what: str, call: Callable[[], Any], outside: Path) -> str:
-    errors = outside / "errors.txt"
-    child = fork(what, call, errors)
-    if not child.wait(120):
-        child.kill()
-        return f"{what} does not end"
-    return "" if child.status == 0 else errors.read_text().strip().splitlines()[-1]
 
 
 def work_all(options: argparse.Namespace, figures: Counter[str]) -> None:

@@ -14,21 +14,17 @@ import argparse
 import errno
 import json
 import math
-import os
-import random
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from replicate.errors import ReplicateError
 from tests.faults import role_runs
+from tests.faults.every_call import Step, every_call
 from tests.faults.io_errors import Plant
 from tests.faults.part import parser, run_part
-from tests.faults.town import fork
 
 CALLS: Final = ("fdatasync", "fsync", "pwrite", "write", "rename", "link")
 ERRORS: Final = ("EIO", "ENOSPC")
@@ -76,48 +72,24 @@ def sweep(
 ) -> list[str]:
     """Every n of one call of a run, or every `stride`-th; with a deadline in an order of the seed. The violations."""
     violations: list[str] = []
-    todo: list[int] | None = None
-    number = 0  # the first run fails nothing: it counts
-    before = os.environ.get("REPLICATE_SHM_DIR")
-    try:
-        while number >= 0:
-            with tempfile.TemporaryDirectory(prefix="replicate-roles-io-") as place:
-                root, outside = Path(place) / "disk", Path(place) / "outside"
-                for path in (root, outside, outside / "shm"):
-                    path.mkdir()
-                os.environ["REPLICATE_SHM_DIR"] = str(outside / "shm")
-                steps: tuple[tuple[str, Callable[[], None]], ...] = (
-                    ("build", lambda r=root, o=outside: role_runs.prepare(name, r, o)),
-                    ("work", lambda r=root, o=outside, n=number: work(name, r, o, call, n, error)),
-                    ("judge", lambda r=root, o=outside, n=number: judge(name, r, o, n)),
-                )
-                failed = next((why for what, step in steps if (why := _child(what, step, outside))), "")
-                figures["I/O errors of role changes"] += number > 0
-                if failed:
-                    figures["violations"] += 1
-                    violations.append(f"{name}: {call} {number} {error}: {failed}")
-                if todo is None:
-                    count = json.loads((outside / "told.json").read_text())[3]
-                    todo = list(range(1, count + 1, stride))
-                    if math.isfinite(deadline_s):
-                        random.Random(f"{seed} {name} {call} {error}").shuffle(todo)
-            number = todo.pop(0) if todo and time.monotonic() < deadline_s else -1
-    finally:
-        if before is None:
-            os.environ.pop("REPLICATE_SHM_DIR", None)
-        else:
-            os.environ["REPLICATE_SHM_DIR"] = before
+
+    def steps(disk: Path, outside: Path, number: int) -> list[Step]:
+        return [
+            ("build", lambda: role_runs.prepare(name, disk, outside)),
+            ("work", lambda: work(name, disk, outside, call, number, error)),
+            ("judge", lambda: judge(name, disk, outside, number)),
+        ]
+
+    def count(outside: Path) -> int:
+        return int(json.loads((outside / "told.json").read_text())[3])
+
+    dice = f"{seed} {name} {call} {error}"
+    for run in every_call(steps, count, stride=stride, dice=dice, deadline_s=deadline_s):
+        figures["I/O errors of role changes"] += run.number > 0
+        if run.failed:
+            figures["violations"] += 1
+            violations.append(f"{name}: {call} {run.number} {error}: {run.failed}")
     return violations
-
-
-def _child(what: str, call: Callable[[], Any], outside: Path) -> str:
-    """Why it did not end well; "" for one that did."""
-    errors = outside / "errors.txt"
-    child = fork(what, call, errors)
-    if not child.wait(120):
-        child.kill()
-        return f"{what} does not end"
-    return "" if child.status == 0 else f"{what}: {errors.read_text().strip().splitlines()[-1]}"
 
 
 def work_all(options: argparse.Namespace, figures: Counter[str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from replicate.errors import ConflictError
 from replicate.pool.receive_pool import ReceivePool
-from tests.harness.pair import Pair, work_all
+from tests.harness.pair import Pair, run, work_all
 from update_process.deciding import decide
 from update_process.decision import SKIP, Decision, write_decision
 
@@ -25,19 +25,6 @@ def conflicting_pair(directory: Path) -> Pair:
     run(made, *(f"INSERT INTO t VALUES ({number}, 'old', {number})" for number in range(1, 10)))
     made.seed()
     return made
-
-
-def run(pair: Pair, *transactions: str) -> int:
-    """Each one transaction; the number of the last."""
-    connection = pair.connect()
-    for one in transactions:
-        for statement in one.split(";"):
-            connection.execute(statement)
-        connection.commit()
-    last = connection.last_seqno
-    connection.close()
-    assert last is not None
-    return last
 
 
 def spoil(pair: Pair, *statements: str) -> None:

@@ -241,3 +241,16 @@ def _parts(frames: bytes) -> Iterator[tuple[int, Head]]:
 def work_all(applier: Applier) -> Done:
     """Work until there is nothing more to do; the sum of what was done."""
     return applier.work(60.0)
+
+
+def run(pair: Pair, *transactions: str) -> int:
+    """Each one transaction; the number of the last."""
+    connection = pair.connect()
+    for one in transactions:
+        for statement in one.split(";"):
+            connection.execute(statement)
+        connection.commit()
+    last = connection.last_seqno
+    connection.close()
+    assert last is not None
+    return last

@@ -49,19 +49,6 @@ MIXED = (
 """A transaction each: many that collapse, rows that come and go, keys of each kind."""
 
 
-def run(pair: Pair, *scripts: str) -> int:
-    """Each script is one transaction on the primary."""
-    connection = pair.connect()
-    for script in scripts:
-        for statement in script.split(";"):
-            connection.execute(statement)
-        connection.commit()
-    last = connection.last_seqno
-    connection.close()
-    assert last is not None
-    return last
-
-
 def replayed(pair: Pair, **options: Any) -> Any:
     return replay(pair.secondary, [pair.primary.path], **options)
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.pair import Pair
-from tests.harness.replaying import run
+from tests.harness.pair import Pair, run
 from update_process import applier as applying
 
 ROWS = 60

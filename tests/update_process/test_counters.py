@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from replicate.region.sqlite.apply import rows
-from tests.harness.pair import Pair
-from tests.harness.replaying import assert_equal, run
+from tests.harness.pair import Pair, run
+from tests.harness.replaying import assert_equal
 
 SCHEMA = """
 CREATE TABLE counted (id INTEGER PRIMARY KEY AUTOINCREMENT, v);

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from replicate.errors import NotFoundError, UsageError
-from tests.harness.conflicting import conflicting_pair, run, skip, spoil, stops_at
-from tests.harness.pair import Pair, work_all
+from tests.harness.conflicting import conflicting_pair, skip, spoil, stops_at
+from tests.harness.pair import Pair, run, work_all
 from update_process import conflict as conflicts
 from update_process.conflict import read_conflict
 from update_process.deciding import AHEAD, DECIDED, LEFT_OUT, MENDED, WAITS, decide, look_at_conflicts

@@ -21,8 +21,7 @@ from replicate.settings.table import JournalConfig, ReceiverConfig, UpdateConfig
 from replicate.system import failpoint
 from replicate.system.failpoint import FailpointError
 from tests.harness.instances import lose_pool
-from tests.harness.pair import Pair, assert_equal, work_all
-from tests.harness.replaying import run
+from tests.harness.pair import Pair, assert_equal, run, work_all
 from tests.harness.waiting import wait_until
 from tests.update_process.conftest import ROWS
 from update_process import applier as applying

@@ -17,9 +17,9 @@ from replicate.errors import ConflictError
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import decode
 from replicate.model.transaction import Kind, LogComment, RowChange
-from tests.harness.conflicting import conflicting_pair, decided, run, spoil, stops_at
+from tests.harness.conflicting import conflicting_pair, decided, spoil, stops_at
 from tests.harness.instances import lose_pool, restore_region, save_region
-from tests.harness.pair import Pair, assert_equal, work_all
+from tests.harness.pair import Pair, assert_equal, run, work_all
 from update_process.deciding import OVERWRITTEN, look_at_conflicts
 from update_process.decision import OVERWRITE, Decision, decision_path, read_decision, write_decision
 

@@ -11,8 +11,8 @@ from replicate.audit.verify import verify_journal
 from replicate.instance.instance import Instance
 from replicate.roles.role import become_primary
 from replicate.roles.rollback import rollback
-from tests.harness.conflicting import conflicting_pair, decided, run, spoil, stops_at
-from tests.harness.pair import Pair, assert_equal, work_all
+from tests.harness.conflicting import conflicting_pair, decided, spoil, stops_at
+from tests.harness.pair import Pair, assert_equal, run, work_all
 from update_process.decision import OVERWRITE
 from update_process.replay.command import replay
 

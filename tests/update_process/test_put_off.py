@@ -19,8 +19,7 @@ from replicate.errors import ConflictError, DiskFullError, JournalDamagedError
 from replicate.model.vector import Position, SynchronizationVector
 from replicate.region.sqlite.apply.order import RowRun
 from replicate.settings.table import UpdateConfig
-from tests.harness.pair import Pair, assert_equal, work_all
-from tests.harness.replaying import run
+from tests.harness.pair import Pair, assert_equal, run, work_all
 from tests.update_process.conftest import ROWS
 from update_process.applier import Applier, Waiting
 from update_process.batch import deferred as packing

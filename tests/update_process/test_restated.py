@@ -19,8 +19,8 @@ from replicate.journal.reader import ChainReader
 from replicate.journal.record import changes_of, decode_batch, read_head, restate
 from replicate.model.transaction import Op
 from tests.harness.instances import lose_pool, restore_region, save_region
-from tests.harness.pair import Pair, assert_equal, work_all
-from tests.harness.replaying import SCHEMA, run
+from tests.harness.pair import Pair, assert_equal, run, work_all
+from tests.harness.replaying import SCHEMA
 from tests.harness.restating import deliver_restated
 from update_process.plan import open_window
 

@@ -16,8 +16,8 @@ from replicate.errors import NotSupportedError, UsageError
 from replicate.journal.reader import ChainReader
 from replicate.journal.record import decode
 from replicate.model.transaction import Kind, NullRecord
-from tests.harness.conflicting import conflicting_pair, run, skip, spoil, stops_at
-from tests.harness.pair import Pair, work_all
+from tests.harness.conflicting import conflicting_pair, skip, spoil, stops_at
+from tests.harness.pair import Pair, run, work_all
 from update_process.deciding import DECIDED, LEFT_OUT, WAITS, look_at_conflicts
 from update_process.decision import Decision, read_decision, write_decision
 

@@ -22,9 +22,8 @@ from replicate.errors import ConflictError, TryAgainError, UsageError
 from replicate.instance.instance import Instance
 from replicate.region.sqlite.bookkeeping import read_state
 from replicate.region.sqlite.open import open_region
-from tests.harness.pair import Pair, work_all
+from tests.harness.pair import Pair, run, work_all
 from tests.harness.regions import make_database
-from tests.harness.replaying import run
 from tests.harness.sites import kill_at
 
 SCHEMA = """

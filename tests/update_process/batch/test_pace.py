@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.harness.pair import Pair, work_all
-from tests.harness.replaying import run
+from tests.harness.pair import Pair, run, work_all
 from update_process import applier as applying
 from update_process.batch.pace import BY_PAGE_MAX, Pace
 

@@ -13,8 +13,8 @@ from replicate.journal.chain import Chain
 from replicate.journal.record import FrameBatch
 from replicate.system import failpoint
 from tests.harness.journals import mounted_read_only
-from tests.harness.pair import Pair
-from tests.harness.replaying import archive_segments, assert_equal, run
+from tests.harness.pair import Pair, run
+from tests.harness.replaying import archive_segments, assert_equal
 from update_process.replay.backlog import Journals, holes
 from update_process.replay.command import replay, sources_of
 from update_process.replay.run import Source

@@ -35,8 +35,8 @@ from replicate.model.vector import Position
 from replicate.system import failpoint
 from replicate.system.failpoint import FailpointError
 from tests.harness.instances import ROOT, lose_pool
-from tests.harness.pair import Pair
-from tests.harness.replaying import MIXED, SCHEMA, assert_equal, replayed, run
+from tests.harness.pair import Pair, run
+from tests.harness.replaying import MIXED, SCHEMA, assert_equal, replayed
 from update_process.replay.backlog import Journals
 from update_process.replay.command import apply_session, replay
 from update_process.replay.run import Replay

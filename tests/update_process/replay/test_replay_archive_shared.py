@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from replicate.errors import BusyError, DamagedError, GapError, UsageError
-from tests.harness.pair import Pair
-from tests.harness.replaying import archive_segments, assert_equal, run
+from tests.harness.pair import Pair, run
+from tests.harness.replaying import archive_segments, assert_equal
 from update_process.replay.archive.files import LocalFiles
 from update_process.replay.archive.manifest import (
     FOLDER,

@@ -13,8 +13,8 @@ from replicate.door.snapshot import door_of, take_snapshot
 from replicate.journal.prepared_segment import AsideSegment
 from replicate.pool import control as word
 from replicate.system import failpoint
-from tests.harness.pair import Pair
-from tests.harness.replaying import assert_equal, replayed, run
+from tests.harness.pair import Pair, run
+from tests.harness.replaying import assert_equal, replayed
 from update_process.replay.apply import Progress
 
 COUNT = 10

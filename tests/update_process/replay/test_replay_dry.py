@@ -11,8 +11,8 @@ from replicate.errors import DamagedError, DivergedError, FrameDamaged, GapError
 from replicate.journal.chain import Chain
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.spool import PartsCheck
-from tests.harness.pair import Pair
-from tests.harness.replaying import assert_equal, replayed, run
+from tests.harness.pair import Pair, run
+from tests.harness.replaying import assert_equal, replayed
 from update_process.replay.apply import Progress
 from update_process.replay.backlog import Journals
 from update_process.replay.command import replay

@@ -26,8 +26,8 @@ from replicate.transfer.seed.install import seed_lock
 from tests.harness.backlog import Backlog
 from tests.harness.differential import read
 from tests.harness.pair import Pair
+from tests.harness.pair import run as write
 from tests.harness.replaying import SCHEMA, archive_segments, csns
-from tests.harness.replaying import run as write
 from update_process.replay.archive.files import LocalFiles
 from update_process.replay.archive.manifest import read_ranges
 

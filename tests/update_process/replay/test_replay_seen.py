@@ -14,8 +14,8 @@ from replicate.daemon.files import DaemonFiles
 from replicate.daemon.status_file import FAILED, DaemonStatus
 from replicate.errors import AlreadyRunningError
 from replicate.status.collect import collect
-from tests.harness.pair import Pair
-from tests.harness.replaying import replayed, run
+from tests.harness.pair import Pair, run
+from tests.harness.replaying import replayed
 from update_process.replay.apply import Progress
 
 

@@ -6,8 +6,8 @@ import apsw
 import pytest
 
 from replicate.errors import ConflictError
-from tests.harness.pair import Pair
-from tests.harness.replaying import MIXED, assert_equal, replayed, run
+from tests.harness.pair import Pair, run
+from tests.harness.replaying import MIXED, assert_equal, replayed
 from update_process.replay.apply import Applied, NetApply, NetSource
 
 ROWS = 300

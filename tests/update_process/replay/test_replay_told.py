@@ -7,8 +7,8 @@ import pytest
 
 from replicate.errors import AlreadyRunningError, BusyError, ConflictError
 from replicate.transfer.seed.direct import seed
-from tests.harness.pair import Pair
-from tests.harness.replaying import MIXED, assert_equal, replayed, run
+from tests.harness.pair import Pair, run
+from tests.harness.replaying import MIXED, assert_equal, replayed
 from update_process.replay.apply import CHUNK_CHANGES, Progress
 
 

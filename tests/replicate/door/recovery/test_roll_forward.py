@@ -14,8 +14,7 @@ from replicate.door.secondary import open_apply_session
 from replicate.errors import ConflictError
 from replicate.region.sqlite.bookkeeping import APPLIED_FROM, read_scr, read_state
 from tests.harness.instances import lose_pool, restore_region, save_region
-from tests.harness.pair import Pair, assert_equal, work_all
-from tests.harness.replaying import run
+from tests.harness.pair import Pair, assert_equal, run, work_all
 
 ROWS = 40
 

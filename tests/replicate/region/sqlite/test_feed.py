@@ -25,8 +25,7 @@ from replicate.region.sqlite.feed import others_tables
 from replicate.roles.role import become_primary
 from replicate.roles.takeover import promote
 from replicate.status.collect import collect
-from tests.harness.pair import Pair, work_all
-from tests.harness.replaying import run
+from tests.harness.pair import Pair, run, work_all
 
 OWN = """
 CREATE TABLE mine (id INTEGER PRIMARY KEY AUTOINCREMENT, note);
