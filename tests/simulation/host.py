@@ -498,6 +498,7 @@ def config_of(dice: random.Random, durability: str) -> Config:
             dead_after_s=6.0,
             hello_timeout_s=2.0,
             pool_bytes=dice.choice([12, 16, 24]) * 1024,
+            patrol_percent=0.0,
         ),
         update=replace(default.update, batch_transactions=dice.choice([1, 3, 50]), batch_bytes=4096),
     )
