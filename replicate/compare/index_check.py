@@ -47,7 +47,7 @@ def take_slice(instance: Instance, place: Place) -> Slice:
     while at is not None:
         region = at.region
         try:
-            with reading(instance.region(region).path, bare=False) as connection:
+            with reading(instance.region(region).path) as connection:
                 names = _names(connection)
                 found = at.among(names, are_regions=False)
                 if found is None:
@@ -56,7 +56,7 @@ def take_slice(instance: Instance, place: Place) -> Slice:
                 table, _, index = found.table.partition(_BESIDE)
                 walked = walk(connection, table, index, _key(found), limit=ROWS_MAX)
         except Exception as error:
-            # An application's function may raise anything, and replication goes on without this look.
+            # Whatever it is, the daemon has other work.
             looked = Looked(region, left_out={region: str(error) or repr(error)})
             return Slice(looked, replace(place, region=region).past_region(regions), time.thread_time() - began_s, 0)
         upto = None if walked.upto is None else (packed_entry(walked.upto),)

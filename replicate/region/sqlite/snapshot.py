@@ -149,10 +149,10 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def reading(path: str | os.PathLike[str], *, bare: bool = True) -> Iterator[apsw.Connection]:
-    """A connection in a read transaction, for a moment; `bare`: without the application's functions. Raises what
-    opening a region, and reading it, raises."""
-    connection = open_region(path, readonly=True, bare=bare)
+def reading(path: str | os.PathLike[str]) -> Iterator[apsw.Connection]:
+    """A connection in a read transaction, for a moment, without the application's functions. Raises what opening a
+    region, and reading it, raises."""
+    connection = open_region(path, readonly=True, bare=True)
     try:
         begin_read(connection)
         yield connection

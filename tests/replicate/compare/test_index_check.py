@@ -103,7 +103,7 @@ def test_a_region_that_cannot_be_opened_is_named(pair: Pair) -> None:
     assert "main" in part.at
 
 
-def test_a_function_that_raises_anything_ends_no_daemon(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_is_raised_ends_no_daemon(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     def raising(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
