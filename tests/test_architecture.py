@@ -445,6 +445,34 @@ def test_every_file_is_short_and_says_what_it_is(path: Path) -> None:
     assert docstring or not text.strip(), f"{path} has no docstring"
 
 
+@functools.cache
+def file_names() -> frozenset[str]:
+    """All Python files of ours, by all ends of their paths: a/b/c.py, b/c.py, c.py."""
+    found = set()
+    for path in python_files():
+        parts = path.relative_to(ROOT).parts
+        found.update("/".join(parts[place:]) for place in range(len(parts)))
+    return frozenset(found)
+
+
+@of_all(python_files)
+def test_a_module_that_is_named_in_words_exists(path: Path) -> None:
+    """In a module's docstring, and anywhere in the product: a name that was left behind leads a reader nowhere."""
+    is_product = path.relative_to(ROOT).parts[0] in PACKAGES
+    text = path.read_text(encoding="utf-8") if is_product else ast.get_docstring(tree(path)) or ""
+    named = re.findall(r"(?<![\w./-])(?:\.\./)*((?:\w+/)*\w+\.py)\b", text)
+    assert not set(named) - file_names(), f"{sorted(set(named) - file_names())} are not there"
+
+
+def test_the_rooms_are_all_in_the_chapter_for_contributors() -> None:
+    chapter = (ROOT / "deploy" / "manual" / "contributing.md").read_text(encoding="utf-8")
+    table = [line.split("|")[1] for line in chapter.splitlines() if line.startswith("| `")]
+    told = {name for row in table for name in re.findall(r"[\w./]+", row)}
+    rooms = {folder.removeprefix("replicate.") for floor in FLOORS for folder in floor} - {"replicate", "pasteable"}
+    named = {name.removeprefix("replicate/").removesuffix(".py") for name in told}
+    assert named == rooms
+
+
 @of_all(lambda: [n for n, path in modules().items() if path.name != "__init__.py" and ".cli." not in n])
 def test_docstrings_say_what_is_guaranteed_and_what_is_not_known(name: str) -> None:
     docstring = " ".join((ast.get_docstring(tree(modules()[name])) or "").split())

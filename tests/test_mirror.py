@@ -1,6 +1,6 @@
 """The tests mirror the product: whoever changes a module finds its tests by its name.
 
-The tests of room/module.py are tests/room/test_module.py and tests/room/test_module_*.py.
+The tests of a module in a room stand in the same room of tests: test_MODULE and test_MODULE_*, with the ending py.
 """
 
 from __future__ import annotations

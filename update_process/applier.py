@@ -353,7 +353,7 @@ class Applier:
         return OpenBatch(position.last_seqno + 1, position, deadline_s, self._place_of, memory, self._batch_bytes)
 
     def _place_of(self, op: Any, table_id: Any, argument: Any) -> int | None:
-        """See row_order.PlaceOf."""
+        """See order.PlaceOf."""
         known = self._routes.known_place_of if self._is_beside else self._routes.place_of
         return known(op, table_id, argument)
 

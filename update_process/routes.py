@@ -141,7 +141,7 @@ class Routes:
             self.apply_changes(list(chain.from_iterable(zip(*changes, strict=True))))
 
     def place_of(self, op: Any, table_id: Any, argument: Any) -> int | None:
-        """See row_order.PlaceOf. None, too, for a table or region that is not known here."""
+        """See order.PlaceOf. None, too, for a table or region that is not known here."""
         known = None if table_id in self._passed else self.tables.get(table_id)
         rows = None if known is None else self._session.rows.get(known.region)
         return None if rows is None else rows.place_of(op, table_id, argument)

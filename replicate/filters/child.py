@@ -3,7 +3,7 @@
 Guarantees: a filter that is silent for too long, ends, or says what is no transaction, ends `run` with a FilterError
 that names it, and no process of it is left; what it writes to standard error goes into the log, so many lines of it.
 What is given waits while the filter has enough to do, so memory is bounded.
-Leaves to others: what is said (talk.py), which program it is (program.py), and when it is tried again.
+Leaves to others: what is said (conversation.py), which program it is (program.py), and when it is tried again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Who must begin again for a changed setting to count: a daemon has the settings of its start.
 
-Guarantees: every section of the table of settings (settings.py) has its users here.
+Guarantees: every section of the table of settings (table.py) has its users here.
 Refuses to know: which of them run. Pure.
 """
 

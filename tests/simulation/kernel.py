@@ -1,6 +1,6 @@
 """Virtual time: processes of coroutines that sleep, wait and die, one step at a time, in an order that a seed decides.
 
-`Kernel` runs them; trio.py gives them trio's words. A `Process` that is killed is never resumed: what its coroutines
+`Kernel` runs them; trio_face.py gives them trio's words. A killed `Process` is never resumed: what its coroutines
 would still do on their way out (`finally`) meets a dead process, and everything simulated refuses it with `Killed`.
 
 Guarantees: the same calls in the same order give the same run: no real clock, no thread, no hash order. Time moves only

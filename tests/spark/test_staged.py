@@ -1,4 +1,4 @@
-"""replay/staged.py: files as Spark stages them, read back by parts."""
+"""replay/spark/staged.py: files as Spark stages them, read back by parts."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ again as its frame does; some twenty bytes are enough to put it into its place a
 together, when it is made. So a batch may be ten times as long in the same memory, and the longer it is, the more of its
 changes share a page.
 
-Guarantees: changes come out in an order that `row_order.places_arranged` allows, no more than about CHUNK_BYTES of them
+Guarantees: changes come out in an order that `order.places_arranged` allows, no more than about CHUNK_BYTES of them
 decoded at a time, or a single one; what may not be moved is not taken.
 Refuses to know: how a change is made, which region it belongs to.
 """

@@ -4,8 +4,8 @@ Guarantees: equal rows give equal digests on any machine, in whatever order they
 rows' hashes, modulo 2^128. So a later change is taken out by its images alone (`Later`), and two sites compare a range
 as it was at one transaction while both go on. The ranges of a table leave nothing out: each begins after the key at
 which the one before it ended, and the last one has no end. Memory holds one row.
-Leaves to others: which range is next (source_server/rounds.py), and where later changes are read. Every call is within
-the caller's read transaction.
+Leaves to others: which range is next (compare/rounds.py), and where later changes are read. Every call is within the
+caller's read transaction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""config.py and settings.py: what is accepted, what is refused and in which words."""
+"""load.py and table.py: what is accepted, what is refused and in which words."""
 
 from __future__ import annotations
 

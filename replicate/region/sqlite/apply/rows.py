@@ -235,7 +235,7 @@ class RowApplier:
         return bool(self._connection.execute(f"SELECT EXISTS (SELECT 1 FROM main.{quote(table)})").get)
 
     def place_of(self, op: Any, table_id: Any, arg: Any) -> int | None:
-        """See row_order.PlaceOf."""
+        """See order.PlaceOf."""
         kind = (op, table_id, arg)
         if kind not in self.known_places:
             try:

@@ -1,18 +1,15 @@
 """What capture hands over: a transaction's changes for the door, and marks: places in the stream to come back to.
 
 Guarantees: a mark holds all that goes back with it.
-Refuses to know: how changes are captured (capture.py, capture_several.py).
+Refuses to know: how changes are captured (capture.py, several_regions.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from replicate.region.sqlite.capture.tables import TableMap
-
-if TYPE_CHECKING:
-    pass
 
 
 class Context(NamedTuple):
@@ -38,7 +35,7 @@ class Mark(NamedTuple):
     changes: int
     context: Context
     others: tuple[Mark, ...] = ()
-    """The places in the streams of attached regions (capture_several.py)."""
+    """The places in the streams of attached regions (several_regions.py)."""
 
     @property
     def refusal(self) -> BaseException | None:

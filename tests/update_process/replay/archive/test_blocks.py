@@ -1,4 +1,4 @@
-"""replay/blocks.py without Spark: changes by columns, their places and what they share, and what makes no sense."""
+"""archive/blocks.py without Spark: changes by columns, their places and what they share, and what makes no sense."""
 
 from __future__ import annotations
 
