@@ -24,7 +24,7 @@ WORTH_CUTTING_BYTES: Final = 200
 """A piece at least this large is part of the stream of transactions, not a heartbeat."""
 
 PORTS: Final = (10_240, 32_000)
-"""Below those that the kernel gives to whoever asks for any: where the demonstration is kept, the Receiver Server is
+"""Below those that the kernel gives where any will do: where the demonstration is kept, the Receiver Server is
 to take the relay's place later."""
 
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)

@@ -1,7 +1,7 @@
 # The set-up that deploy/demo and deploy/test share: finds a Python, makes the environment, installs into it.
 #
 # Guarantees: a second run installs nothing; two runs at once do not clash; an environment that an interrupted run
-# left half made is made anew; a directory that is not ours is never emptied; nothing is written but the environment
+# left half made is made again; a directory that is not ours is never emptied; nothing is written but the environment
 # (and the package's build information in the checkout). When it fails, the last lines say what to do.
 # Refuses to know: what the environment is used for, and git.
 #
@@ -147,9 +147,9 @@ install_missing() {
 claim_directory() {
     if [ ! -d "$environment" ]; then
         mkdir -p "$environment" 2>/dev/null ||
-            fail 73 "can not make the directory $environment; name another one with --environment DIR"
+            fail 73 "cannot make the directory $environment; name another one with --environment DIR"
     fi
-    environment=$(CDPATH="" cd -- "$environment" && pwd -P) || fail 77 "can not enter $environment"
+    environment=$(CDPATH="" cd -- "$environment" && pwd -P) || fail 77 "cannot enter $environment"
 }
 
 lock_environment() {
@@ -163,7 +163,7 @@ lock_environment() {
     [ "$environment" -ef /dev/fd/9 ] || fail 75 "$environment was removed while we waited for it; try again"
 }
 
-# What has to be installed anew when it changes. Without the right to write into the checkout its files are copied.
+# What has to be installed again when it changes. Without the right to write into the checkout its files are copied.
 wanted_hash() {
     {
         cat "$checkout/pyproject.toml" "$checkout/deploy/environment.sh"
@@ -186,7 +186,7 @@ is_complete() {
 
 make_environment() {
     if [ -e "$environment/$MARKER" ]; then
-        # Ours: a stamp and a Python that runs mean that only packages changed; anything else is made anew.
+        # Ours: a stamp and a Python that runs mean that only packages changed; anything else is made again.
         if [ -e "$environment/$STAMP" ] && can_run "$environment/bin/python"; then
             return
         fi
@@ -199,7 +199,7 @@ make_environment() {
         fi
         fail 73 "$environment is not empty and is no working Python environment; name another with --environment DIR"
     else
-        : >"$environment/$MARKER" || fail 77 "can not write into $environment"
+        : >"$environment/$MARKER" || fail 77 "cannot write into $environment"
     fi
     [ -n "$python" ] || find_python || install_missing python ""
     say "Making the environment $environment ..."
@@ -263,7 +263,7 @@ install_with() {
         rm -rf "$source_directory"
         mkdir "$source_directory"
         (cd "$checkout" && cp -RL pyproject.toml README.md replicate source_server receiver_server update_process deploy \
-            "$source_directory") || fail 74 "can not copy the checkout to $source_directory"
+            "$source_directory") || fail 74 "cannot copy the checkout to $source_directory"
         set -- "$source_directory$suffix"
     else
         set -- --editable "$source_directory$suffix"

@@ -69,7 +69,7 @@ remove_listed() {
         return
     fi
     if [ "$(checksum "$root$1")" = "$(listed "$1")" ]; then
-        rm -f "$root$1" || fail 74 "can not remove $root$1"
+        rm -f "$root$1" || fail 74 "cannot remove $root$1"
     else
         say "left, because it was changed by hand: $root$1"
     fi

@@ -568,10 +568,18 @@ def test_what_a_body_holds_is_asked_at_one_place(name: str) -> None:
     assert not named & {"TRANSACTION", "LARGE", "RESTATED_LARGE"} or name in NAMING_KINDS
 
 
-@of_all(modules)
-def test_the_words_are_plain(name: str) -> None:
+def shipped_texts() -> list[Path]:
+    """The product's modules, and what else stands in a checkout for people to read or run; tests are not shipped."""
+    endings = ("", ".py", ".sh", ".md", ".conf", ".service", ".target", ".yml")
+    others = [path for folder in ("deploy", ".ci") for path in (ROOT / folder).rglob("*") if path.suffix in endings]
+    chapter = ROOT / "deploy" / "manual" / "contributing.md"  # it names the words
+    return [*modules().values(), ROOT / "README.md", *(one for one in others if one.is_file() and one != chapter)]
+
+
+@of_all(shipped_texts)
+def test_the_words_are_plain(path: Path) -> None:
     """Rule 3 and 4 of the house style, as far as a word shows it."""
-    text = " ".join(modules()[name].read_text(encoding="utf-8").split())
+    text = " ".join(path.read_text(encoding="utf-8").split())
     assert not re.findall(r"(?i)\bcan not\b(?! only)|\banew\b|\bwhoever\b", text), "cannot; again; a process that"
 
 
