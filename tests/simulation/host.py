@@ -426,6 +426,8 @@ class Host:
         self.name = name
         self.disk = disk
         self.regions = regions
+        self.copies: dict[str, model.Region] = {}
+        """By their path: regions of another host's that have come here, to be put into ours."""
         self.config = config
         self.memory: dict[PoolKind, Memory] = {}
         self.locks: dict[str, SimulatedLock] = {}
@@ -441,7 +443,9 @@ class Host:
         return Path(f"/{self.name}")
 
     def region_at(self, path: Any) -> model.Region:
-        """The region whose file is there."""
+        """The region whose file is there, or the copy of one."""
+        if (copy := self.copies.get(str(path))) is not None:
+            return copy
         return self.regions[REGIONS.index(Path(path).stem)]
 
     def power_loss(self, dice: random.Random) -> None:
@@ -449,6 +453,7 @@ class Host:
         self.disk.power_loss(dice)
         for region in self.regions:
             region.power_loss(dice)
+        self.copies.clear()
         self.memory.clear()
         self.locks.clear()
         self.listener = None

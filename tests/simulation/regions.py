@@ -463,10 +463,24 @@ class ModelApplied(Opened):
     def let_others_in(self) -> None:
         self.region.state["feed"] = 1
 
-    def _never(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError("no round of the simulation loads partitions, or deletes them")
+    @contextmanager
+    def beside(self, copy: str | os.PathLike[str]) -> Iterator[None]:
+        self._copy = self.connection.process.host.region_at(copy)
+        yield
 
-    beside = take_rows = drop_some = _never
+    def take_rows(
+        self, keeps: Callable[[int], bool], rows: Sequence[ScrRow], told: Callable[[str, int, int], None], *, copy: bool
+    ) -> int:
+        """Of a region that is a list: the copy's state says which rows are of its partitions."""
+        assert copy
+        pending, is_of_it = self.connection.open(), self._copy.state["is_of_it"]
+        pending.deleted += [row for row in self.region.rows if is_of_it(row)]
+        pending.rows += self._copy.rows
+        pending.scr += [row for row in rows if keeps(row.partition)]
+        return 1
+
+    def drop_some(self, keeps: Callable[[int], bool], rows_max: int) -> int:
+        raise AssertionError("no round of the simulation deletes partitions")
 
     def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool, slot: int = 0) -> None:
         pending = self.connection.open()

@@ -1,6 +1,6 @@
 """What kind of world with partitions a seed draws: as ../climate.py has it, and which tables there are, which partition
-each is in, what the secondary subscribes to and gives up, of which tables it gets some rows or columns only, and how
-often a table is put into another partition.
+each is in, what the secondary subscribes to, gives up and loads, of which tables it gets some rows or columns only, and
+how often a table is put into another partition.
 
 Guarantees: everything follows from the dice. Refuses to know: what a fault does.
 """
@@ -54,6 +54,9 @@ class PartsClimate(Climate):
     left: tuple[int, ...] | None = None
     """What an operator of the secondary leaves of it, after `gives_up_s` seconds; None: all."""
     gives_up_s: float = 0.0
+    loads: int = 0
+    """A partition that an operator of the secondary loads into it, after `loads_s` seconds; 0: none."""
+    loads_s: float = 0.0
     chosen: tuple[tuple[int, Chosen], ...] = ()
     """Numbers of tables, and what the secondary gets of them."""
 
@@ -78,6 +81,14 @@ class PartsClimate(Climate):
             self.left = tuple(sorted(apart.sample(there, apart.randrange(1, len(there)))))
             self.gives_up_s = apart.random() * self.ends_s
 
+        apart = random.Random(f"loads {self.placed} {self.wanted} {self.ends_s}")
+        there = {partition for _, partition in placed if not self.holds(partition)} - {PARTITION_NONE}
+        if there and apart.random() < 0.4:
+            self.loads, self.loads_s = apart.choice(sorted(there)), apart.random() * self.ends_s
+            # A copy has all rows of its tables, whatever partition they were in when they were written.
+            self.left, self.move_share = None, 0.0
+            return
+
         apart = random.Random(f"rows {self.placed} {self.wanted} {self.ends_s}")
         if apart.random() < 0.4:
             self.chosen = tuple((number, _chosen(apart)) for number in range(len(placed)) if apart.random() < 0.6)
@@ -91,12 +102,13 @@ class PartsClimate(Climate):
         return any(one.has_list for table, one in self.chosen if table == number)
 
     def holds(self, partition: int) -> bool:
-        """Whether the secondary gets, at first, the rows that are written while their table is in that partition."""
-        return partition != PARTITION_NONE and (self.wanted is None or partition in self.wanted)
+        """Whether the secondary gets, at some time, the rows that are written while their table is in that
+        partition."""
+        return partition != PARTITION_NONE and (self.wanted is None or partition in (*self.wanted, self.loads))
 
     def stays(self, partition: int) -> bool:
-        """Whether it gets them to the end."""
-        return self.holds(partition) and (self.left is None or partition in self.left)
+        """Whether it gets them from the beginning to the end."""
+        return self.holds(partition) and partition != self.loads and (self.left is None or partition in self.left)
 
     def may_move(self, before: int, after: int) -> bool:
         """Whether a table may go from one to the other without a seed. One is put into NONE only where the source looks

@@ -2,8 +2,8 @@
 the primary restricted, and what it does not get never leaves. What else ../oracle.py has holds, too.
 
 A row belongs to the partition that its table was in when it was written. What the secondary gives up on the way stays
-as it was: of each of its tables the first rows, in their order. Segments of its journal that do not say that they have
-not all have all.
+as it was: of each of its tables the first rows, in their order. What it loads on the way is there from some commit on,
+whole and level with the others. Segments of its journal that do not say that they have not all have all.
 Guarantees: as there. Refuses to know: how anything is done.
 """
 
@@ -43,6 +43,8 @@ class PartsOracle(Oracle):
         """Rows that never left, so far."""
         self.beyond = 0
         """Those of them that are of a partition which comes."""
+        self.is_asked = self.is_put_in = self.is_held = False
+        """Of what is loaded: its stream is asked for; its rows may be there; they are held."""
         self._climate = climate
         self._table_of = table_of
         self._whole: dict[int, list[int]] = {}
@@ -63,6 +65,18 @@ class PartsOracle(Oracle):
     def stays(self, row: int) -> bool:
         """Whether it gets such rows to the end."""
         return self._climate.stays(self.partition_of[row]) and self._keeps(row)
+
+    def is_loaded(self, row: int) -> bool:
+        """Whether it is of the partition that is loaded on the way."""
+        return self._climate.loads == self.partition_of[row]
+
+    def lacks_loaded(self) -> bool:
+        """Whether something of that is not there yet."""
+        if not self._climate.loads:
+            return False
+        there = set().union(*(lane.secondary.present for lane in self.lanes))
+        rows = [row for lane in self.lanes for row in lane.primary.rows if self.is_loaded(row)]
+        return not self.is_held or not there.issuperset(rows)
 
     def _keeps(self, row: int) -> bool:
         return self._climate.keeps(self._table_of[row], row)
@@ -94,16 +108,24 @@ class PartsOracle(Oracle):
             gone = [row for row in before[number] if row not in there]
             self._was[number] = [*gone, *(row for row in self._was[number] if row not in there and row not in gone)]
 
+    def on_copied(self) -> None:
+        """All that the primary's regions have now is durable, and on its way."""
+        for lane in self.lanes:
+            lane.fixed = max(lane.fixed, len(lane.primary.rows))
+
     def on_leaving(self, changes: Sequence[Any]) -> None:
         """The source hands these flat changes to the network."""
         for place in range(0, len(changes) - 3, 4):
-            if changes[place] == Op.INSERT and not self.holds(changes[place + 3][0]):
+            if changes[place] == Op.INSERT and not self._may_leave(changes[place + 3][0]):
                 row = changes[place + 3][0]
                 raise ViolationError("partition", f"row {row} of partition {self.partition_of[row]} leaves the primary")
             if changes[place] == Op.INSERT and self._climate.has_list(self._table_of[changes[place + 3][0]]):
                 row, *others = changes[place + 3]
                 if any(one is not None for one in others):
                     raise ViolationError("columns", f"of row {row} more than its identity leaves the primary")
+
+    def _may_leave(self, row: int) -> bool:
+        return self.holds(row) and (self.is_asked or not self.is_loaded(row))
 
     def on_leaving_batch(self, data: bytes) -> None:
         """Likewise of whole frames."""
@@ -130,6 +152,8 @@ class PartsOracle(Oracle):
         lane = self.lanes[region.number]
         if leaked := [row for row in pending.rows if not self.holds(row)]:
             raise ViolationError("partition", f"rows {leaked} came, and their partition is not wanted")
+        if not self.is_put_in and (early := list(filter(self.is_loaded, pending.rows))):
+            raise ViolationError("partition", f"rows {early} came, and those from before are not there")
         for row in pending.rows:
             if row not in lane.truth:  # the primary has it in its journal, and redoes it in its region later
                 self._comes_again(lane, row)
@@ -149,11 +173,19 @@ class PartsOracle(Oracle):
         rows, place = lane.secondary.rows, {row: at for at, row in enumerate(lane.truth)}
         if lost := [row for row in rows if row not in place]:
             raise ViolationError("I2 prefix", f"rows {lost} are there, and not on the primary ({told})")
-        if rows != sorted(rows, key=place.__getitem__):
+        in_order = [row for row in rows if not self.is_loaded(row)]
+        if in_order != sorted(in_order, key=place.__getitem__):
             raise ViolationError("I1 order", f"{rows} stand there, in another order than on the primary ({told})")
         there = self._staying(rows)
         if there != (wanted := self._staying(lane.truth)[: len(there)]):
             raise ViolationError("I1 order", f"{wanted} should stand there, not {there} ({told})")
+        if self.is_held:
+            wanted = [row for row in lane.truth if self.stays(row) or self.is_loaded(row)]
+            there = [row for row in wanted if row in lane.secondary.present]
+            if there != wanted[: len(there)]:
+                raise ViolationError(
+                    "I2 prefix", f"with what was loaded {wanted} should stand there, not {there} ({told})"
+                )
         given_up = {self._table_of[row] for row in rows if not self.stays(row)}
         for table in given_up:
             there, wanted = (

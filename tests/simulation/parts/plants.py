@@ -9,14 +9,19 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import replicate.door.door
+import replicate.door.secondary
 import replicate.filters.rows
 import replicate.filters.selection
 import replicate.filters.wishes
+import replicate.instance.file
 import replicate.model.column_list
 import update_process.routes
 from replicate.journal import sections
 from replicate.journal.record import DEFINE_MARK, pack_null, read_head
+from replicate.limits import PARTITION_NONE
+from replicate.model.subscription import Subscription
 from replicate.model.transaction import TableDefinition
+from replicate.transfer.seed import partition
 from tests.simulation.replaced import Change
 
 Selection = replicate.filters.selection.PartitionSelection
@@ -122,6 +127,39 @@ def _defined_again_without_its_condition() -> list[Change]:
     return [(RowSelection, "_define_again", lambda *_: None)]
 
 
+def _applied_before_it_is_held() -> list[Change]:
+    return [(replicate.instance.file.InstanceFile, "passes_over", lambda _self, number: number == PARTITION_NONE)]
+
+
+def _not_brought_forward() -> list[Change]:
+    """A copy is put in as it has come."""
+    return [(partition, "roll_forward", lambda *_, **__: 0)]
+
+
+def _one_too_few() -> list[Change]:
+    """A copy is brought forward to the transaction before the one at which it is put in."""
+
+    def roll_forward(instance: Any, chain: Any, entry: Any, region: Any, target: int, *others: Any, **only: Any) -> int:
+        return kept(instance, chain, entry, region, target - 1, *others, **only)
+
+    kept = partition.roll_forward
+    return [(partition, "roll_forward", roll_forward)]
+
+
+def _held_without_rows() -> list[Change]:
+    return [(replicate.door.secondary.ApplySession, "take_rows", lambda *_: 0)]
+
+
+def _copied_before_its_stream() -> list[Change]:
+    """Nobody waits for the stream that brings it."""
+
+    def begun(self: Any, numbers: Any, *others: Any) -> Any:
+        return kept(self, numbers, *others).streaming_from(1, numbers)
+
+    kept = Subscription.begun
+    return [(Subscription, "begun", begun)]
+
+
 PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "parts: rows in NONE leave": _none_leaves,
     "parts: a moved table goes as before": _where_it_was,
@@ -137,6 +175,11 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "parts: nothing goes of a transaction with a row beyond a condition": _told_rows_go_not_at_all,
     "parts: a large transaction goes past a condition": _large_goes_past_the_condition,
     "parts: a table in another form has no condition": _defined_again_without_its_condition,
+    "parts: what is being loaded is applied before it is held": _applied_before_it_is_held,
+    "parts: a copy is not brought forward": _not_brought_forward,
+    "parts: a copy is brought forward by one transaction too few": _one_too_few,
+    "parts: a partition is held without its rows": _held_without_rows,
+    "parts: a copy is from before the stream that brings what comes": _copied_before_its_stream,
 }
 
 
@@ -155,5 +198,10 @@ FOUND: Final[dict[str, tuple[str, int]]] = {
     "parts: nothing goes of a transaction with a row beyond a condition": ("parts-liveness", 11),
     "parts: a large transaction goes past a condition": ("parts-liveness", 11),
     "parts: a table in another form has no condition": ("parts-liveness", 3),
+    "parts: what is being loaded is applied before it is held": ("parts-liveness", 2),
+    "parts: a copy is not brought forward": ("parts-liveness", 14),
+    "parts: a copy is brought forward by one transaction too few": ("parts-liveness", 14),
+    "parts: a partition is held without its rows": ("parts-liveness", 2),
+    "parts: a copy is from before the stream that brings what comes": ("parts-liveness", 14),
 }
 """The first world that finds each."""

@@ -21,7 +21,7 @@ def test_a_planted_bug_is_found_by_a_few_worlds(name: str) -> None:
 
 
 def test_without_a_bug_these_worlds_are_well_and_not_idle() -> None:
-    swept = sweep(1, 6, slices.PARTS.kind.modes)
+    swept = sweep(1, 9, slices.PARTS.kind.modes)
     assert swept.violations == []
     for figure in (
         "rows kept back",
@@ -31,5 +31,6 @@ def test_without_a_bug_these_worlds_are_well_and_not_idle() -> None:
         "subscriptions given up in part",
         "rows beyond a condition",
         "worlds with some columns",
+        "partitions loaded",
     ):
         assert swept.figures[figure], figure

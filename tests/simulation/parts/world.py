@@ -25,6 +25,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.host import Host, config_of
 from tests.simulation.parts import actors, template
 from tests.simulation.parts.climate import PartsClimate
+from tests.simulation.parts.loading import loader
 from tests.simulation.parts.oracle import PartsOracle
 from tests.simulation.recovered import found_in
 from tests.simulation.world import World
@@ -80,6 +81,8 @@ class PartsWorld(World):
         there = super().actors_of(host)
         if host is self.secondary and self.climate.left is not None:
             there.append(("operator", actors.operator))
+        if host is self.secondary and self.climate.loads:
+            there.append(("loader", loader))
         return [(name, actors.writer if name.startswith("writer") else main) for name, main in there]
 
     def look(self, host: Host, door: Any, last_seqno: int) -> None:
@@ -110,6 +113,15 @@ class PartsWorld(World):
             bodies = decode_batch(found.data)[2::3]
             for body, (_, head) in zip(bodies, walk(found.data), strict=True):
                 self.oracle.note_frame(head.seqno, head.origin, head.origin_seqno, changes_of(body))
+
+    def is_level(self) -> bool:
+        """As there, with what was loaded."""
+        return super().is_level() and not self.oracle.lacks_loaded()
+
+    def told_places(self) -> str:
+        """As there; and whether something is to be loaded."""
+        more = "; not all that was to be loaded is there" if self.oracle.lacks_loaded() else ""
+        return f"{super().told_places()}{more}"
 
     def count_figures(self) -> None:
         """As there; and what never left."""
