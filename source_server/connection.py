@@ -29,7 +29,7 @@ from replicate.errors import (
     PoolReplacedError,
     ReplicateError,
 )
-from replicate.filters.content import read_content, told_by
+from replicate.filters.content import told_by
 from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
 from replicate.filters.rows import RowSelection
 from replicate.filters.selection import PartitionSelection
@@ -65,7 +65,7 @@ from replicate.wire.message import Handover, HandoverAsk, Introduction, RefuseCo
 from replicate.wire.state import State
 from replicate.wire.vectors import BY_VECTOR
 from source_server.consumer_state import PAUSED, ConsumerState
-from source_server.filtering import SourceFiltering
+from source_server.filtering import SourceFiltering, filter_here
 from source_server.handover import RoleGiver
 from source_server.link import SourceLink, SourceProgress
 from source_server.lost import LostTaking
@@ -132,8 +132,7 @@ class SourceConnection:
             proven=peer.names,
             compression=config.compression,
         )
-        held = read_content(consumer.instance.run_directory)
-        filters = told_by(held.filter if held is not None else "", consumer.filter.looked_at(config.filter_format))
+        filters = told_by(filter_here(consumer.instance), consumer.filter.looked_at(config.filter_format))
         me = introduction(consumer.instance, config.heartbeat_period_s, filters, consumer.takeovers, is_source=True)
         self.link = SourceLink(settings, me, trio.current_time(), time.time_ns())
         self.drive = Drive(

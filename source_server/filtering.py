@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import trio
 
-from replicate.errors import ConfigurationError, DamagedError, FilterError
+from replicate.errors import ConfigurationError, DamagedError, FilterError, ReplicateError
+from replicate.filters.content import read_content
 from replicate.filters.restating import StreamItem
 from replicate.filters.stream import FilteredStream, bytes_of
 from replicate.filters.switch import FilterSwitch
 from replicate.instance.instance import Instance
+from replicate.journal.chain import Chain
 from replicate.journal.record import decode
 from replicate.limits import MIB
 from replicate.model.transaction import Catalogue, TableDefinition
@@ -27,6 +30,7 @@ from replicate.settings.table import SourceConfig
 
 WAITING_BYTES_MAX: Final = 2 * MIB
 """So much is between what is read and what is sent, and a batch more."""
+EARLIER: Final = "an earlier filter"
 
 
 class SourceFiltering:
@@ -97,6 +101,20 @@ class SourceFiltering:
             await self._offer(self._out[0])
             self._out_bytes -= bytes_of(self._out.popleft())
             self._has_room.set()
+
+
+def filter_here(instance: Instance) -> str:
+    """The filter that what is here came through, as a peer that it is sent to is told; "" for none. Of one that is not
+    known any more, since the stream comes without it or the file is lost, the journal's newest segment tells. Blocks
+    on the disk, for two small reads."""
+    held, content = read_content(instance.run_directory), instance.content
+    if held is not None and held.filter:
+        return held.filter
+    if content.role == "secondary" and not content.is_partial:
+        with suppress(ReplicateError):  # reading the journal says what is wrong with it
+            if Chain(instance.journal_directory).last_segment().header.is_partial:
+                return EARLIER
+    return ""
 
 
 def definitions_there(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ import trio
 from replicate.audit.query import Query
 from replicate.compare.compare import compare
 from replicate.daemon.orders import give
+from replicate.door.partial import mark_partial
 from replicate.door.recovery.opening import close_door, open_door
 from replicate.errors import ConfigurationError, JournalIOError, UsageError
 from replicate.filters.content import Content, note_content, read_content
 from replicate.journal.chain import Chain
-from source_server.filtering import definitions_there
+from source_server.filtering import definitions_there, filter_here
 from tests.harness.filtered import applied, kinds, write_all_kinds
 from tests.harness.pair import Pair
 from tests.harness.servers import Daemon, Servers, point, servers
@@ -182,6 +184,21 @@ async def test_a_source_with_another_filter_than_the_one_before_it_is_refused(pa
         await applied(update, last)
     known = read_content(pair.secondary.run_directory)
     assert known == Content(pair.primary.content.uuid.hex(), "east", source.facts["filter"])
+
+
+def test_a_peer_is_told_of_the_filter_that_what_it_gets_came_through(pair: Pair) -> None:
+    """Also where the filter is gone, and what it has told is still here."""
+    west = pair.secondary
+    assert filter_here(west) == ""
+    mark_partial(west)
+    assert filter_here(west) == "an earlier filter"
+    note_content(west.run_directory, None, Content("cd" * 16, "north", "mask"))
+    assert filter_here(west) == "mask"
+    note_content(west.run_directory, read_content(west.run_directory), Content("cd" * 16, "north", ""))
+    assert filter_here(west) == "an earlier filter"
+    west.change_subscription(lambda now: replace(now, wanted=(2,), held=(2,)))
+    assert filter_here(west) == ""  # it has some partitions, and tells that
+    assert filter_here(pair.primary) == ""
 
 
 def test_the_tables_of_the_peer_are_ours_or_those_of_a_script(pair: Pair) -> None:
