@@ -11,7 +11,7 @@ a connection of its own. That two rows have one UNIQUE key is a fault of the row
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -20,6 +20,7 @@ import apsw
 import msgpack
 
 from replicate.errors import ConflictError, NotFoundError, NotSupportedError
+from replicate.limits import MIB
 from replicate.region.sqlite.open import open_region, translate
 from replicate.region.sqlite.schema import rowid_name
 from replicate.region.sqlite.sql.names import fold, is_internal, quote
@@ -29,6 +30,8 @@ ROWS: Final = ""
 """In the place of an index's name: the rows of the table, each looked for in all indexes."""
 SHOWN_MAX: Final = 3
 """So many wrong ones of an index are told of one part."""
+BYTES_MAX: Final = MIB
+"""So many bytes of keys, and of rows that are worked out again, are in memory; one row or key may be larger."""
 STORED: Final = 3
 """`hidden` of PRAGMA table_xinfo: a STORED generated column."""
 _READS: Final = frozenset(("Column", "IdxRowid", "Rowid", "SeekRowid", "NotExists"))
@@ -60,6 +63,13 @@ class Walked:
     wrong: list[Wrong] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     size: int = 0
+
+    def goes_no_further(self, keys: list[Key], limit: int) -> bool:
+        """Count these. Whether the part ends with them."""
+        self.count += len(keys)
+        is_over = self.count >= limit or _bytes_of(keys) >= BYTES_MAX
+        self.upto = keys[-1] if is_over else None
+        return is_over
 
 
 class _Part(NamedTuple):
@@ -188,14 +198,14 @@ def _walk_rows(connection: apsw.Connection, table: str, after: Key | None, limit
         return
     rows = _table_tree(connection, table)
     for step in _steps(rows, after):
-        most = limit - found.count
-        keys = _keys(connection, rows, step, most)
+        keys = _keys(connection, rows, step, limit - found.count)
         if not keys:
             continue
+        most = len(keys)
         if stored:  # first: after damage SQLite makes no temporary table in this transaction
 
-            def work_out(step: _Step = step, most: int = most) -> list[Wrong]:
-                return _worked_out(connection, rows, stored, step, most)
+            def work_out(keys: list[Key] = keys) -> list[Wrong]:
+                return _worked_out(connection, rows, stored, keys)
 
             _looked_at(found, ROWS, work_out)
         for name in names:
@@ -204,9 +214,7 @@ def _walk_rows(connection: apsw.Connection, table: str, after: Key | None, limit
                 return _lacking(connection, rows, _index_tree(connection, table, name), name, step, most)
 
             _looked_at(found, name, look)
-        found.count += len(keys)
-        if found.count >= limit:
-            found.upto = keys[-1]
+        if found.goes_no_further(keys, limit):
             return
 
 
@@ -227,18 +235,15 @@ def _walk_entries(
 ) -> None:
     entries, rows = _index_tree(connection, table, index), _table_tree(connection, table)
     for step in _steps(entries, after):
-        most = limit - found.count
         query = entries.part([part.text for part in entries.parts], step)
-        skips = _check_alone(connection, query, [*step.bindings, most], entries)
+        skips = _check_alone(connection, query, [*step.bindings, limit], entries)
         if skips:
             found.left_out[index] = "SQLite passes over an entry whose row is gone"
-        keys = _keys(connection, entries, step, most)
+        keys = _keys(connection, entries, step, limit - found.count)
         if not keys:
             continue
-        found.wrong += _strays(connection, entries, rows, index, step, most)
-        found.count += len(keys)
-        if found.count >= limit:
-            found.upto = keys[-1]
+        found.wrong += _strays(connection, entries, rows, index, step, len(keys))
+        if found.goes_no_further(keys, limit):
             return
 
 
@@ -284,40 +289,53 @@ def _strays(
     return [Wrong(index, "has an entry that no row gives it", key) for key in found]
 
 
-def _worked_out(connection: apsw.Connection, rows: _Tree, stored: Sequence[str], step: _Step, most: int) -> list[Wrong]:
+def _worked_out(connection: apsw.Connection, rows: _Tree, stored: Sequence[str], keys: Sequence[Key]) -> list[Wrong]:
     """Rows whose STORED generated columns are not what SQLite makes of the others, in a table of the same text that it
     has in memory for this."""
-    text = str(
-        connection.execute("SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?", (rows.table,)).get
-    )
-    keys = [part.text for part in rows.parts]
-    given = list(dict.fromkeys([*keys, *map(quote, _columns(connection, rows.table, stored=False))]))
+    query = "SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?"
+    text = str(connection.execute(query, (rows.table,)).get)
+    key = [part.text for part in rows.parts]
+    given = ", ".join(dict.fromkeys([*key, *map(quote, _columns(connection, rows.table, stored=False))]))
     other = f"temp.{quote(rows.table)}"
     tied = " AND ".join(f"r.{part.sql} IS x.{part.text}" for part in rows.parts)
     differs = " OR ".join(
         f"r.{quote(one)} COLLATE BINARY IS NOT x.{quote(one)} OR typeof(r.{quote(one)}) <> typeof(x.{quote(one)})"
         for one in stored
     )
+    ask = (
+        f"SELECT {', '.join(f'r.{one}' for one in key)} FROM {other} AS x JOIN {rows.source('r')} ON {tied} "
+        f"WHERE {differs} LIMIT {SHOWN_MAX}"
+    )
+    found: list[Key] = []
     connection.pragma("temp_store", "memory")
     connection.pragma("ignore_check_constraints", True)
     connection.pragma("query_only", False)  # the file itself was opened to be read only
     try:
         connection.execute(f"CREATE TEMP TABLE{text.removeprefix('CREATE TABLE')}")
         try:
-            connection.execute(
-                f"INSERT INTO {other} ({', '.join(given)}) {rows.part(given, step)}", [*step.bindings, most]
-            )
-            query = (
-                f"SELECT {', '.join(f'r.{one}' for one in keys)} FROM {other} AS x JOIN {rows.source('r')} "
-                f"ON {tied} WHERE {differs} LIMIT {SHOWN_MAX}"
-            )
-            found = _fetched(connection, query, [], len(keys))
+            for at, one in enumerate(keys, 1):
+                bound = [_bound(value) for value in one]
+                where = " AND ".join(f"{part.sql} IS {sign}" for part, (sign, _) in zip(rows.parts, bound, strict=True))
+                connection.execute(
+                    f"INSERT INTO {other} ({given}) SELECT {given} FROM {rows.source()} WHERE {where}",
+                    [value for _, value in bound],
+                )
+                if at == len(keys) or _temporary_bytes(connection) >= BYTES_MAX:
+                    found += _fetched(connection, ask, [], len(key))
+                    connection.execute(f"DELETE FROM {other}")
         finally:
             connection.execute(f"DROP TABLE {other}")
     finally:
         connection.pragma("query_only", True)
     what = f"has STORED generated columns ({', '.join(stored)}) that do not follow from the row"
-    return [Wrong(ROWS, what, key) for key in found]
+    return [Wrong(ROWS, what, one) for one in found[:SHOWN_MAX]]
+
+
+def _temporary_bytes(connection: apsw.Connection) -> int:
+    pages, free, size = (
+        int(connection.pragma(name, schema="temp")) for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * size
 
 
 def _check_alone(connection: apsw.Connection, query: str, bindings: Sequence[Any], tree: _Tree) -> bool:
@@ -335,28 +353,43 @@ def _check_alone(connection: apsw.Connection, query: str, bindings: Sequence[Any
 
 
 def _keys(connection: apsw.Connection, tree: _Tree, step: _Step, most: int) -> list[Key]:
-    return _fetched(
-        connection, tree.part([part.text for part in tree.parts], step), [*step.bindings, most], len(tree.parts)
-    )
+    """At most so many, and as many as hold BYTES_MAX."""
+    query = tree.part([part.text for part in tree.parts], step)
+    return _fetched(connection, query, [*step.bindings, most], len(tree.parts))
+
+
+def _bytes_of(keys: Iterable[Key]) -> int:
+    return sum(len(one) for key in keys for one in key if isinstance(one, str | bytes))
 
 
 def _fetched(connection: apsw.Connection, query: str, bindings: Sequence[Any], columns: int) -> list[Key]:
-    """The rows of a query, texts that are not UTF-8 among them."""
+    """The rows of a query, texts that are not UTF-8 among them, as many as hold BYTES_MAX."""
     try:
-        return list(connection.execute(query, bindings, can_cache=False))
+        return _upto_size(connection.execute(query, bindings, can_cache=False))
     except UnicodeDecodeError:
         names = [f"c{at}" for at in range(columns)]
         pairs = chain.from_iterable(
             (f"typeof({one})", f"iif(typeof({one}) = 'text', CAST({one} AS BLOB), {one})") for one in names
         )
         raw = f"WITH c ({', '.join(names)}) AS ({query}) SELECT {', '.join(pairs)} FROM c"
-        return [
+        return _upto_size(
             tuple(
                 value.decode("utf-8", "surrogateescape") if kind == "text" else value
                 for kind, value in zip(row[::2], row[1::2], strict=True)
             )
             for row in connection.execute(raw, bindings, can_cache=False)
-        ]
+        )
+
+
+def _upto_size(rows: Iterable[Any]) -> list[Key]:
+    found: list[Key] = []
+    size = 0
+    for row in rows:
+        found.append(row)
+        size += _bytes_of((row,))
+        if size >= BYTES_MAX:
+            break
+    return found
 
 
 # Trees.

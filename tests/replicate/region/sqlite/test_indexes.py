@@ -191,6 +191,26 @@ def test_a_stored_column_that_does_not_follow(database: Path) -> None:
     assert wrong == {("t", ROWS, "has STORED generated columns (s, c) that do not follow from the row")}
 
 
+def test_large_rows_and_keys_are_taken_a_few_at_a_time(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part ends early, and the same is found."""
+    monkeypatch.setattr("replicate.region.sqlite.indexes.BYTES_MAX", 60)
+    with reading(database) as connection:
+        found = walk(connection, "t", "named", None, limit=1000)
+        assert 1 < found.count < 20
+        assert found.upto is not None
+        rows = walk(connection, "t", ROWS, None, limit=1000)
+        assert (rows.count, rows.wrong) == (50, [])
+    wrong, _, counts = looked_through(database)
+    assert wrong == set()
+    assert counts["t."] == counts["t.plain"] == 50
+    flip_in_tree(database, "t", b"name 46", by=6)
+    change_behind_index(database, "named", "UPDATE t SET name = 'other' WHERE id = 5")
+    wrong, _, _ = looked_through(database)
+    assert {(index, what.split()[0]) for _, index, what in wrong} == {
+        ("", "has"), ("named", "lacks"), ("named", "has"),
+    }  # fmt: skip
+
+
 def test_what_needs_the_applications_functions_is_named(tmp_path: Path) -> None:
     path = tmp_path / "own.db"
     with closing(apsw.Connection(str(path))) as connection:
