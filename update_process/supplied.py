@@ -518,12 +518,13 @@ class SupplierApplier:
                 )
 
     def _refuse_retired(self, origins: Iterable[int]) -> None:
-        """NotWriterError for what comes of a supplier that is retired: all have what anybody took of it before."""
+        """NotWriterError for what comes of a supplier that is retired: all have what anybody took of it before.
+        NotFoundError for what comes of nobody knows whom."""
         generation = self._words[word.WRITERS_GENERATION]
         if self._retired_seen[0] != generation:
             self._retired_seen = generation, self.session.writers().retired
         retired = self._retired_seen[1]
-        for origin in origins if retired else ():
+        for origin in origins:
             if self._instance_of(origin) in retired:
                 raise NotWriterError(
                     f"origin {origin:08x} goes on writing, and is retired",

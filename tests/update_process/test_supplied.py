@@ -13,12 +13,12 @@ import pytest
 from replicate.dbapi import OperationalError
 from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
-from replicate.errors import ClockAheadError, ConflictError, DivergedError, NotWriterError
+from replicate.errors import ClockAheadError, ConflictError, DivergedError, NotFoundError, NotWriterError
 from replicate.journal.reader import ChainReader
-from replicate.journal.record import FrameBatch, pack_null
+from replicate.journal.record import FrameBatch, Head, pack_null
 from replicate.journal.spool import Spool
 from replicate.journal.walk import walk
-from replicate.model.moment import wall_ns
+from replicate.model.moment import first_csn, wall_ns
 from replicate.pool import control as word
 from replicate.pool.receive_pool import RecordKind
 from replicate.roles.writing import give, written
@@ -256,22 +256,55 @@ def test_a_transaction_from_the_future_stops_us_until_that_is_allowed(
     two.assert_converged()
 
 
+def last_head(made: Suppliers, name: str) -> Head:
+    """Of the last transaction in that supplier's journal."""
+    last_seqno = made.last_seqno(name)
+    reader = ChainReader(make_chain(made.by[name]), last_seqno)
+    found = reader.read(1 << 20, last_seqno)
+    reader.close()
+    assert isinstance(found, FrameBatch)
+    (_, head), *_ = walk(found.data)
+    return head
+
+
+def take_forged(two: Suppliers, head: Head, settings: UpdateConfig | None = None) -> None:
+    """b gets one record that bears this head, behind all that a has."""
+    agreed = two.agreed("a", "b")
+    with two.receive_pool("b", agreed.from_seqno) as pool:
+        pool.offer(pack_null(head, "x", ()), head.seqno, head.seqno, 1, RecordKind.FRAMES)
+        with two.applier("b", pool, settings) as applier:
+            work_through(applier)
+
+
 def test_another_transaction_of_the_same_number_is_diverged(two: Suppliers) -> None:
     two.write("a", 2)
-    agreed = two.agreed("a", "b")
     two.carry("a", "b")
-    with two.receive_pool("b", agreed.from_seqno) as pool:
-        with door_of(two.by["a"]) as door:
-            last_seqno = door.position().last_seqno
-            reader = ChainReader(make_chain(two.by["a"]), last_seqno)
-            found = reader.read(1 << 20, last_seqno)
-            reader.close()
-            assert isinstance(found, FrameBatch)
-            (_, head), *_ = walk(found.data)
-        forged = pack_null(head._replace(chain=head.chain ^ 1), "x", ())
-        pool.offer(forged, head.seqno, head.seqno, 1, RecordKind.FRAMES)
-        with two.applier("b", pool) as applier, pytest.raises(DivergedError, match="one transaction here and another"):
-            work_through(applier)
+    head = last_head(two, "a")
+    with pytest.raises(DivergedError, match="one transaction here and another"):
+        take_forged(two, head._replace(chain=head.chain ^ 1))
+
+
+def test_an_origin_that_nobody_has_announced_is_refused_by_name(two: Suppliers) -> None:
+    two.write("a", 2)
+    two.carry("a", "b")
+    head, before = last_head(two, "a"), two.vector("b")
+    with pytest.raises(NotFoundError, match="of origin 12345678 came, and no record has said who that is"):
+        take_forged(two, head._replace(seqno=head.seqno + 1, origin=0x12345678, origin_seqno=1))
+    assert dict(two.vector("b")) == dict(before)
+    two.write("a")
+    two.level()
+    two.assert_converged()
+
+
+def test_a_time_from_2100_on_is_never_taken_whatever_is_allowed(two: Suppliers) -> None:
+    two.write("a", 2)
+    two.carry("a", "b")
+    head, before = last_head(two, "a"), two.vector("b")
+    late = first_csn(4_102_444_800_000_000)
+    forged = head._replace(seqno=head.seqno + 1, origin_seqno=head.origin_seqno + 1, csn=late)
+    with pytest.raises(ClockAheadError, match="of a bears the time 2100-01-01 00:00:00"):
+        take_forged(two, forged, UpdateConfig(clock_ahead_max_s=100 * 366 * 86_400))
+    assert dict(two.vector("b")) == dict(before)
 
 
 @pytest.mark.slow
