@@ -1,5 +1,4 @@
-"""The seeded simulation as a part of the campaign: as many worlds as fit the time, in both modes, of a primary and a
-secondary, of sites that change their roles, and of a secondary with some partitions.
+"""The seeded simulation as a part of the campaign: as many worlds as fit the time, in both modes, of each kind.
 
     python -m tests.faults.simulated [--seed N] [--seconds S]
 
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.part import parser, run_part
-from tests.simulation.campaign import KEPT, PAIR, PARTS, ROLES, sweep
+from tests.simulation.campaign import KEPT, KINDS, sweep
 
 WORLDS: Final = 200
 SEEDS_APART: Final = 1_000_000
@@ -31,7 +30,7 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
     swept = sweep(
         options.seed * SEEDS_APART,
         count,
-        (*PAIR.modes, *ROLES.modes, *PARTS.modes),
+        tuple(mode for kind in KINDS for mode in kind.modes),
         keep=options.keep,
         stop=lambda _: time.monotonic() > options.deadline_s,
     )
