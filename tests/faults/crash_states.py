@@ -43,7 +43,7 @@ from replicate.journal import durable
 from replicate.journal.segment import segment_name
 from tests.faults import crash_runs
 from tests.faults.beside import run_beside
-from tests.faults.disk import CALLS, Disk, Op, State, read_trace
+from tests.faults.disk import CALLS, Op, State, TracedDisk, read_trace
 from tests.faults.every_state import Every, Key, key_of
 from tests.faults.part import parser, run_part
 from tests.faults.town import SHM, fork
@@ -264,7 +264,7 @@ def explore(
             _in_child("build", build, outside)
             instance, commands, acknowledged = json.loads(prepared.read_text())
             run = Run(Path(instance), commands, acknowledged)
-            disk = Disk(root)
+            disk = TracedDisk(root)
             _clear(outside / "shm")
             record(spoilt.run, run, outside, {**os.environ, "PYTHONPATH": str(instances.ROOT)})
             with open(outside / "trace", encoding="ascii", errors="replace") as trace:
@@ -330,7 +330,7 @@ class Pace:
 class Walk:
     """The states behind the operations of one run; each that no reader can tell from another is judged once."""
 
-    def __init__(self, name: str, run: Run, disk: Disk, ops: list[Op], outside: Path, may_refuse: bool) -> None:
+    def __init__(self, name: str, run: Run, disk: TracedDisk, ops: list[Op], outside: Path, may_refuse: bool) -> None:
         self.violations: list[str] = []
         self._name, self._run, self._start, self._ops = name, run, disk, ops
         self._outside, self._may_refuse = outside, may_refuse

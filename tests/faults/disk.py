@@ -1,6 +1,6 @@
 """A disk as a power loss may leave it: what the system calls of a run said, and legal states between them.
 
-`read_trace` reads what strace has written down; `Disk` takes the operations one by one and knows what is synced.
+`read_trace` reads what strace has written down; `TracedDisk` takes the operations one by one and knows what is synced.
 The model: a write that is not synced may be there, missing or torn at any 512 bytes, also when a later one is there; a
 name that was made, changed or removed, a directory's too, is only certain once the directory that it stands in was
 synced. Until then each name of each directory is for itself, as POSIX allows: a later change may be there without an
@@ -9,7 +9,7 @@ there, and both may be. Of all the combinations `states` gives a few extreme one
 asked for: among them those where names are certain in their order (ext4, xfs) or in their order by directory.
 
 Guarantees: what was synced is in every state, if the names of its directories are; what was never written is in none.
-Refuses to know: whose files they are. Pure, but for `Disk.put`, which writes a state into the directories.
+Refuses to know: whose files they are. Pure, but for `TracedDisk.put`, which writes a state into the directories.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ State = dict[str, bytes | None]
 """Every file's content by its name; None for a directory."""
 
 
-class Disk:
+class TracedDisk:
     """Files by name, as the running system sees them; `names` as they are certain."""
 
     def __init__(self, root: Path) -> None:

@@ -25,7 +25,7 @@ Step = tuple[str, Callable[[], Any]]
 """Its name, and what its process does."""
 
 
-class Run(NamedTuple):
+class Trial(NamedTuple):
     """`number`: of the call that was to fail; 0: none. `failed`: which step ended badly, and why; "" for none.
     `planned`: how many runs are to come, told by the first one."""
 
@@ -41,7 +41,7 @@ def every_call(
     stride: int = 1,
     dice: str = "",
     deadline_s: float = math.inf,
-) -> Iterator[Run]:
+) -> Iterator[Trial]:
     """All runs, or every `stride`-th. `steps`: those of a run, by its disk, a directory beside that, and the number.
     `count`: how many calls the first run has made, by that directory; where it ended badly, it is
     the last. REPLICATE_SHM_DIR is beside both meanwhile."""
@@ -59,7 +59,7 @@ def every_call(
                 planned = len(todo)
                 if math.isfinite(deadline_s):
                     random.Random(dice).shuffle(todo)
-        yield Run(number, failed, planned)
+        yield Trial(number, failed, planned)
         number = todo.pop(0) if todo and time.monotonic() < deadline_s else -1
 
 

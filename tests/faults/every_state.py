@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tests.faults.disk import SECTOR_BYTES, Directory, Disk, File, Op, State
+from tests.faults.disk import SECTOR_BYTES, Directory, File, Op, State, TracedDisk
 
 ALL_SUBSETS: Final = 4
 WAL_HEADER_BYTES: Final = 32
@@ -65,7 +65,7 @@ def what_counts(name: str, content: bytes, known: Sequence[bytes]) -> int:
     return hash(of_wal(content, known) if name.endswith("-wal") else content)
 
 
-def key_of(disk: Disk, state: State) -> Key:
+def key_of(disk: TracedDisk, state: State) -> Key:
     """What counts of a state of this disk at this moment."""
     known: dict[str, list[bytes]] = {}
     named = [*disk.seen.items(), *disk.names.items(), *((one.name, one.what) for one in disk.changes)]
@@ -147,7 +147,7 @@ def variants(name: str, file: File) -> Variants:
 class Every:
     """All states behind one operation after the other."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: TracedDisk) -> None:
         self._disk = disk
         self._known: dict[int, tuple[File, Variants]] = {}
         """By the file's identity; it is kept, so that no other one comes by it."""

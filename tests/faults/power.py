@@ -66,7 +66,7 @@ LEAST: Final = (
 )  # fmt: skip
 
 
-class Disk:
+class MountedDisk:
     """A file system in a file, mounted."""
 
     def __init__(self, directory: Path, name: str, kind: str) -> None:
@@ -134,13 +134,13 @@ class Losses:
         self._dice = random.Random(seed)
         self._outside = tempfile.TemporaryDirectory(prefix="replicate-power-")
         directory = Path(self._outside.name)
-        self.disks: dict[str, Disk] = {}
+        self.disks: dict[str, MountedDisk] = {}
         self.lost: set[int] = set()
         self._clients_before = 0
         self.told = Told()
         try:
             for site in SITES:
-                self.disks[site] = Disk(directory, site, kind)
+                self.disks[site] = MountedDisk(directory, site, kind)
             told = directory / "told"
             self.town = Town(
                 self.disks["primary"].mounted,

@@ -20,7 +20,7 @@ import pytest
 
 from replicate.limits import SEGMENT_HEADER_BYTES
 from tests.faults import crash_states, damage, damage_places, io_errors
-from tests.faults.disk import Disk, Op, read_trace
+from tests.faults.disk import Op, TracedDisk, read_trace
 from tests.harness.checkout import ROOT
 from tests.harness.machine_tools import can_trace
 
@@ -188,7 +188,7 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
 def test_what_is_synced_is_in_every_state_and_what_is_not_may_be_missing(tmp_path: Path) -> None:
     known = tmp_path / "known"
     known.write_bytes(b"a" * 1024)
-    disk = Disk(tmp_path)
+    disk = TracedDisk(tmp_path)
     new = str(tmp_path / "new")
     for op in (
         Op("write", str(known), 0, b"b" * 1024),
@@ -210,7 +210,7 @@ def test_what_is_synced_is_in_every_state_and_what_is_not_may_be_missing(tmp_pat
 def test_a_second_name_is_of_the_same_file_and_may_be_missing_by_itself(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_bytes(b"a")
-    disk = Disk(tmp_path)
+    disk = TracedDisk(tmp_path)
     for op in (Op("link", str(one), target=str(other)), Op("write", str(other), 0, b"b"), Op("sync", str(one))):
         disk.take(op)
     states = [state for _, state in disk.states(random.Random(1), 9)]
@@ -226,7 +226,7 @@ def test_names_of_different_directories_are_lost_for_themselves(tmp_path: Path) 
     for directory in (here, there):
         directory.mkdir()
     (here / "old").write_bytes(b"o")
-    disk = Disk(tmp_path)
+    disk = TracedDisk(tmp_path)
     disk.take(Op("create", str(here / "one")))
     disk.take(Op("rename", str(here / "old"), target=str(there / "new")))
     disk.take(Op("create", str(here / "two")))
@@ -245,7 +245,7 @@ def test_names_of_different_directories_are_lost_for_themselves(tmp_path: Path) 
 
 def test_a_directory_that_is_lost_takes_with_it_what_was_synced_in_it(tmp_path: Path) -> None:
     made, file = tmp_path / "made", tmp_path / "made" / "file"
-    disk = Disk(tmp_path)
+    disk = TracedDisk(tmp_path)
     for op in (Op("mkdir", str(made)), Op("create", str(file)), Op("write", str(file), 0, b"x"), Op("sync", str(file))):
         disk.take(op)
     disk.take(Op("sync", str(made)))

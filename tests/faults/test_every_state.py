@@ -7,7 +7,7 @@ from pathlib import Path
 
 import apsw
 
-from tests.faults.disk import Disk, File, Op
+from tests.faults.disk import File, Op, TracedDisk
 from tests.faults.every_state import Every, key_of, subsets, variants, what_counts
 
 WAL_HEADER, FRAME_HEADER, PAGE = 32, 24, 4096
@@ -78,7 +78,7 @@ def test_wals_that_count_the_same_are_read_the_same(tmp_path: Path) -> None:
 def test_every_subset_of_a_small_disk_is_there(tmp_path: Path) -> None:
     known, new = tmp_path / "known", str(tmp_path / "new")
     known.write_bytes(b"a" * 1024)
-    disk = Disk(tmp_path)
+    disk = TracedDisk(tmp_path)
     for op in (
         Op("write", str(known), 0, b"b" * 512),
         Op("write", str(known), 512, b"c" * 512),

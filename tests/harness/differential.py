@@ -49,7 +49,7 @@ class Divergence(AssertionError):
     """The sides are not the same."""
 
 
-class Street:
+class Sides:
     """One program's three databases. `refused`: how often we refused by name; `steps`: how many were run."""
 
     def __init__(
@@ -177,12 +177,12 @@ class Refused(Exception):
 @contextlib.contextmanager
 def street(
     plain: Plain, script: str, pragmas: tuple[str, ...] = (), workers: Sequence[Worker] | None = None
-) -> Iterator[Street]:
+) -> Iterator[Sides]:
     """Three fresh databases with `script` in them, in memory. `workers`: the primary's connections are in these."""
     directory = Path(tempfile.mkdtemp(prefix="replicate-differential-", dir="/dev/shm"))
     before = os.environ.get("REPLICATE_SHM_DIR")
     try:
-        made = Street(directory, plain, script, pragmas, workers)
+        made = Sides(directory, plain, script, pragmas, workers)
         try:
             yield made
         finally:
@@ -195,7 +195,7 @@ def street(
             os.environ["REPLICATE_SHM_DIR"] = before
 
 
-def play(sides: Street, *texts: str) -> None:
+def play(sides: Sides, *texts: str) -> None:
     """Run statements on primary and plain side, commit, and require that all three sides are the same."""
     for text in texts:
         sides.step(Step(0, "execute", ((text, ()),)))
@@ -203,7 +203,7 @@ def play(sides: Street, *texts: str) -> None:
     sides.prove()
 
 
-def run(plain: Plain, drawn: Drawn, workers: Sequence[Worker]) -> Street:
+def run(plain: Plain, drawn: Drawn, workers: Sequence[Worker]) -> Sides:
     """Run a program on all sides (a wild one on two), and compare after each round of ROUND_STEPS. Divergence carries
     the log of it."""
     with street(plain, drawn.script, drawn.pragmas, workers if drawn.processes else None) as made:
@@ -222,7 +222,7 @@ def run(plain: Plain, drawn: Drawn, workers: Sequence[Worker]) -> Street:
     return made
 
 
-def _round(made: Street, steps: Sequence[Step]) -> None:
+def _round(made: Sides, steps: Sequence[Step]) -> None:
     """Some steps, and the end of every transaction. What we refuse in the midst of a step parts us from plain SQLite:
     from then on only primary and secondary are compared."""
     for step in steps:

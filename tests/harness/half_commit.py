@@ -34,7 +34,7 @@ from update_process.applier import Applier
 APPENDED = ("append.after_write", "adopt.after_rename")
 
 
-class Disk:
+class WalDisk:
     """What the next writes to one WAL come to."""
 
     wal = ""
@@ -49,12 +49,12 @@ class _File(apsw.VFSFile):
         super().__init__("unix", name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:
-        if Disk.armed and self._name == Disk.wal:
-            Disk.writes_left -= 1
-            if Disk.writes_left == 0 or (Disk.writes_left < 0 and Disk.action in ("always", "close")):
-                if Disk.action == "torn":
+        if WalDisk.armed and self._name == WalDisk.wal:
+            WalDisk.writes_left -= 1
+            if WalDisk.writes_left == 0 or (WalDisk.writes_left < 0 and WalDisk.action in ("always", "close")):
+                if WalDisk.action == "torn":
                     super().xWrite(data[: len(data) // 2], offset)
-                if Disk.action in ("kill", "torn"):
+                if WalDisk.action in ("kill", "torn"):
                     os.kill(os.getpid(), signal.SIGKILL)
                 raise apsw.FullError("planted")
         super().xWrite(data, offset)
@@ -69,13 +69,13 @@ class _Disk(apsw.VFS):
 
 
 def _arm(instance: Instance, region: str, write: str, action: str) -> None:
-    Disk.wal = f"{os.path.realpath(instance.region(region).path)}-wal"
-    Disk.action, Disk.writes_left = action, int(write)
+    WalDisk.wal = f"{os.path.realpath(instance.region(region).path)}-wal"
+    WalDisk.action, WalDisk.writes_left = action, int(write)
     hit = door_module.hit
 
     def arming(name: str) -> None:
-        if name in APPENDED and Disk.writes_left > 0:
-            Disk.armed = True
+        if name in APPENDED and WalDisk.writes_left > 0:
+            WalDisk.armed = True
         hit(name)
 
     door_module.hit = arming
@@ -129,7 +129,7 @@ def main() -> None:
     _commit(connection, names, 1)
     _arm(instance, region, write, action)
     _commit(connection, names, int(size[0]) if size else 2)
-    Disk.armed, Disk.writes_left = False, 0
+    WalDisk.armed, WalDisk.writes_left = False, 0
     if action == "close":
         _commit(connection, names, 1)
     connection.close()

@@ -1,7 +1,7 @@
 """Both links back to back in simulated time, over a wire that can be slow, deaf, cut, or cut into single bytes.
 
 `ConnectionPair` is one connection (after h11's helper of that name): it moves bytes and time, and collects events.
-`Street` is two sites over many connections: a journal on one side, a receive pool and an Update Process on the other.
+`LinkedSites` are two over many connections: a journal on one side, a receive pool and an Update Process on the other.
 Nothing here sleeps; a simulated hour takes milliseconds. What is checked is in the tests.
 """
 
@@ -260,7 +260,7 @@ class Journal:
         return SourceView(self.positions[-1], 1, (), self.positions[next_seqno - 1] if reachable else None, large)
 
 
-class Street:
+class LinkedSites:
     """Two sites, as many connections as it takes. The secondary keeps what it received; an Update Process frees it."""
 
     def __init__(

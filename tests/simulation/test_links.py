@@ -12,22 +12,22 @@ from replicate.limits import MIB, PART_BYTES
 from replicate.wire.event import CloseReason
 from replicate.wire.message import MessageType
 from replicate.wire.state import State
-from tests.harness.link_pair import POOL_BYTES, SETTINGS, Journal, Pipe, Street
+from tests.harness.link_pair import POOL_BYTES, SETTINGS, Journal, LinkedSites, Pipe
 
 
-def street(count: int = 60, *, large: tuple[int, ...] = (8, 30), batch: int = 7, **more: float) -> Street:
+def street(count: int = 60, *, large: tuple[int, ...] = (8, 30), batch: int = 7, **more: float) -> LinkedSites:
     journal = Journal(large=large)
     journal.write(count)
-    return Street(journal, batch=batch, **more)  # type: ignore[arg-type]
+    return LinkedSites(journal, batch=batch, **more)  # type: ignore[arg-type]
 
 
-def short_street() -> Street:
+def short_street() -> LinkedSites:
     journal = Journal(large=(3,), parts=3, part_bytes=200)
     journal.write(6)
-    return Street(journal, batch=2, parts=1)
+    return LinkedSites(journal, batch=2, parts=1)
 
 
-def level(made: Street) -> None:
+def level(made: LinkedSites) -> None:
     """Both sites hold the same, each transaction once, and the source knows it."""
     assert made.received == made.journal.frames
     assert made.parts_of == made.journal.parts
@@ -35,7 +35,7 @@ def level(made: Street) -> None:
     assert made.position == made.journal.positions[-1]
 
 
-def prefix(made: Street) -> None:
+def prefix(made: LinkedSites) -> None:
     assert made.received == made.journal.frames[: len(made.received)]
 
 
@@ -79,7 +79,7 @@ def test_cut_after_every_single_byte(step: int) -> None:
         made = short_street()
         left = cut_at
 
-        def some(data: bytes, made: Street = made) -> list[bytes]:
+        def some(data: bytes, made: LinkedSites = made) -> list[bytes]:
             nonlocal left
             keep, left = data[:left], max(0, left - len(data))
             return [keep] if keep else []
@@ -99,7 +99,7 @@ def test_cut_after_every_single_byte(step: int) -> None:
 def test_a_cut_in_the_middle_of_a_large_transaction_goes_on_at_the_right_part() -> None:
     journal = Journal(large=(2,), parts=40)
     journal.write(3)
-    made = Street(journal, parts=1)
+    made = LinkedSites(journal, parts=1)
     seen = 0
 
     def after_25_parts(frame: bytes) -> list[bytes]:
@@ -123,7 +123,7 @@ def test_a_cut_in_the_middle_of_a_large_transaction_goes_on_at_the_right_part() 
 def test_a_large_transaction_that_is_another_one_begins_anew() -> None:
     journal = Journal(large=(2,), parts=10)
     journal.write(3)
-    made = Street(journal, parts=1)
+    made = LinkedSites(journal, parts=1)
     made.pair.there.mangle = lambda frame: [frame] if frame[8] != MessageType.LARGE else []
     made.run(1)
     assert len(made.received_parts) == 10
@@ -210,7 +210,7 @@ def test_a_dead_update_process_fills_the_pool_and_stops_the_source_not_the_heart
     """Faults 25, 56: bounded by the pool; nothing is lost; it goes on when the pool is emptied."""
     journal = Journal()
     journal.write(3000, size=3000)
-    made = Street(journal, batch=50)
+    made = LinkedSites(journal, batch=50)
     made.applying = False
     made.run(600)
     assert made.pair.source.state is State.STOPPED
@@ -230,7 +230,7 @@ def test_a_slow_update_process_never_overflows_the_pool(batch: int, delay_s: flo
     """XOFF leaves room for what is in flight, on a short line and on a long one, with small batches and full ones."""
     journal = Journal()
     journal.write(1800, size=3000 if batch == 300 else 2500)
-    made = Street(journal, batch=batch, apply_s=0.02)
+    made = LinkedSites(journal, batch=batch, apply_s=0.02)
     made.pair.there.delay_s = made.pair.back.delay_s = delay_s
     made.run(1800 * 0.02 / min(batch, 3) + 40)
     assert made.ends == []
@@ -242,7 +242,7 @@ def test_a_transaction_far_larger_than_the_receive_pool() -> None:
     """Fault 68, facts §7: GT.M's receiver stops for good there. XOFF never waits for a last part."""
     journal = Journal(large=(2,), parts=100, part_bytes=PART_BYTES)
     journal.write(3)
-    made = Street(journal, parts=3, apply_s=0.05)
+    made = LinkedSites(journal, parts=3, apply_s=0.05)
     assert sum(map(len, journal.parts[2])) > 6 * POOL_BYTES
     made.run(30)
     level(made)
@@ -253,7 +253,7 @@ def test_the_connection_dies_in_xoff() -> None:
     """Fault 63: state is per connection; the next one starts from an explicit seqno."""
     journal = Journal()
     journal.write(3000, size=3000)
-    made = Street(journal, batch=50)
+    made = LinkedSites(journal, batch=50)
     made.applying = False
     made.run(30)
     assert made.pair.source.state is State.STOPPED
@@ -298,7 +298,7 @@ def test_a_secondary_that_is_ahead_is_refused_before_anything_is_sent() -> None:
 
 
 def test_compressed() -> None:
-    made = Street(street().journal, replace(SETTINGS, compression="zstd"))
+    made = LinkedSites(street().journal, replace(SETTINGS, compression="zstd"))
     made.run(2)
     level(made)
     assert made.pair.source.sent_bytes < made.pair.source.sent_bulk_bytes / 2
@@ -308,7 +308,7 @@ def test_memory_is_bounded_while_nobody_reads() -> None:
     """Fault 56: a peer that never reads makes the source hold one batch."""
     journal = Journal()
     journal.write(4000, size=3000)
-    made = Street(journal, batch=300)
+    made = LinkedSites(journal, batch=300)
     made.pair.there.bytes_per_s = 1.0
     made.run(50)
     assert sum(len(piece) for _, piece in made.pair.there.flying) < 2 * MIB

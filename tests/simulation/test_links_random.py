@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicate.wire.event import CloseReason
-from tests.harness.link_pair import Journal, Pipe, Street
+from tests.harness.link_pair import Journal, LinkedSites, Pipe
 
 
 def bad_pipe(dice: random.Random) -> Pipe:
@@ -48,7 +48,7 @@ def test_whatever_the_line_does_the_secondary_holds_a_true_prefix(seed: int) -> 
     dice = random.Random(seed)
     journal = Journal(large=dice.sample(range(1, 80), dice.randrange(4)), parts=dice.choice([1, 4, 9]))
     journal.write(dice.randrange(30))
-    made = Street(journal, batch=dice.choice([1, 3, 20]), parts=dice.choice([1, 2, 5]))
+    made = LinkedSites(journal, batch=dice.choice([1, 3, 20]), parts=dice.choice([1, 2, 5]))
     for _ in range(dice.randrange(1, 6)):
         made.cut()
         made.connect(there=bad_pipe(dice), back=bad_pipe(dice))

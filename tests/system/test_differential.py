@@ -16,7 +16,7 @@ from hashlib import sha256
 import pytest
 
 from tests.harness.conversation import ROOT
-from tests.harness.differential import Divergence, Plain, Street, run
+from tests.harness.differential import Divergence, Plain, Sides, run
 from tests.harness.sql_calls import CONNECTIONS
 from tests.harness.sql_draw import Drawn, draw, shrink
 from tests.harness.sql_worker import Worker
@@ -52,7 +52,7 @@ class Tally:
     def __init__(self) -> None:
         self.programs = self.steps = self.refused = self.compared = self.processes = self.kills = 0
 
-    def add(self, drawn: Drawn, street: Street) -> None:
+    def add(self, drawn: Drawn, street: Sides) -> None:
         """Count one program."""
         self.programs += 1
         self.steps += street.steps

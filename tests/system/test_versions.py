@@ -37,7 +37,7 @@ from replicate.wire.features import FEATURES, PROTOCOL, Protocol
 from replicate.wire.frame import pack_wire_frame
 from replicate.wire.message import Introduction, SeedRequest
 from replicate.wire.state import State
-from tests.harness.link_pair import PRIMARY, SECONDARY, ConnectionPair, Journal, Street
+from tests.harness.link_pair import PRIMARY, SECONDARY, ConnectionPair, Journal, LinkedSites
 from tests.harness.openings import connected, heard, port_of, still_serves
 from tests.harness.pair import Pair
 from tests.harness.servers import point, prove_to, servers
@@ -66,7 +66,7 @@ def test_fault_67_of_two_minor_versions_the_lower_one_is_spoken(
     monkeypatch.setattr(SIDES[side], says)
     journal = Journal()
     journal.write(20)
-    street = Street(journal)
+    street = LinkedSites(journal)
     street.run(2)
     assert street.received == journal.frames
     assert street.ends == []

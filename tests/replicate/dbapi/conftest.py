@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.differential import Plain, Street, street
+from tests.harness.differential import Plain, Sides, street
 from tests.harness.fake_door import FakeDoor, make_region
 from tests.harness.several import Several
 
@@ -42,7 +42,7 @@ def plain() -> Iterator[Plain]:
 
 
 @pytest.fixture
-def sides(plain: Plain, request: pytest.FixtureRequest) -> Iterator[Street]:
+def sides(plain: Plain, request: pytest.FixtureRequest) -> Iterator[Sides]:
     with street(plain, request.module.SCRIPT) as made:
         yield made
 

@@ -15,7 +15,7 @@ import pytest
 
 import replicate
 from replicate.region.sqlite.capture.net import NetChanges
-from tests.harness.differential import Plain, Street, street
+from tests.harness.differential import Plain, Sides, street
 from tests.harness.several import Several
 from tests.harness.sql_programs import Step
 
@@ -41,12 +41,12 @@ ADD, DROP = "ALTER TABLE {0} ADD COLUMN v AS (a || 'v')", "ALTER TABLE {0} DROP 
 ADD_PLAIN, DROP_PLAIN = "ALTER TABLE {0} ADD COLUMN c DEFAULT 7", "ALTER TABLE {0} DROP COLUMN c"
 
 
-def execute(sides: Street, *texts: str) -> None:
+def execute(sides: Sides, *texts: str) -> None:
     for text in texts:
         sides.step(Step(0, "execute", ((text, ()),)))
 
 
-def prove(sides: Street) -> None:
+def prove(sides: Sides) -> None:
     sides.finish()
     sides.prove()
 
@@ -58,7 +58,7 @@ def pairs(name: str) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
-def test_a_row_is_written_on_both_sides_of_a_virtual_column(sides: Street, name: str) -> None:
+def test_a_row_is_written_on_both_sides_of_a_virtual_column(sides: Sides, name: str) -> None:
     """Every pair of writes is exact and none is refused: what the first write made of its row is known."""
     for first, second in pairs(name):
         execute(sides, "BEGIN", first, ADD.format(name), second, "COMMIT", "BEGIN", first, DROP.format(name), second)
@@ -70,7 +70,7 @@ def test_a_row_is_written_on_both_sides_of_a_virtual_column(sides: Street, name:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
-def test_back_and_forth_within_one_transaction(sides: Street, name: str) -> None:
+def test_back_and_forth_within_one_transaction(sides: Sides, name: str) -> None:
     add, drop = ADD.format(name), DROP.format(name)
     for first, second in pairs(name):
         execute(sides, "BEGIN", add, first, drop, second, add, first, drop, second, "COMMIT")
@@ -80,7 +80,7 @@ def test_back_and_forth_within_one_transaction(sides: Street, name: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
-def test_savepoints_around_the_alter(sides: Street, name: str) -> None:
+def test_savepoints_around_the_alter(sides: Sides, name: str) -> None:
     """What a ROLLBACK TO takes back counts as not written, on whichever side of the ALTER it was."""
     add, drop = ADD.format(name), DROP.format(name)
     for first, second in pairs(name):
@@ -92,7 +92,7 @@ def test_savepoints_around_the_alter(sides: Street, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_that_the_transaction_made_is_known_whole(sides: Street, name: str) -> None:
+def test_a_table_that_the_transaction_made_is_known_whole(sides: Sides, name: str) -> None:
     """Its rows came by the stream, so that columns of every kind may be added before they are written again."""
     made = f"CREATE TABLE m AS SELECT * FROM {name} WHERE 0"
     for first, second in pairs("m"):
@@ -104,7 +104,7 @@ def test_a_table_that_the_transaction_made_is_known_whole(sides: Street, name: s
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_that_is_another_one_now_is_refused_before_the_commit(sides: Street, name: str) -> None:
+def test_a_table_that_is_another_one_now_is_refused_before_the_commit(sides: Sides, name: str) -> None:
     """A row that was there before an ALTER with another definition cannot be read as it was then."""
     pair = sides.pair
     before = pair.last_seqno()
@@ -118,7 +118,7 @@ def test_a_table_that_is_another_one_now_is_refused_before_the_commit(sides: Str
     assert pair.last_seqno() == before
 
 
-def test_a_table_that_took_the_name_of_one_made_before_is_not_known(sides: Street) -> None:
+def test_a_table_that_took_the_name_of_one_made_before_is_not_known(sides: Sides) -> None:
     """`m` was made empty and dropped; what bears its name then has rows that no stream told of."""
     connection = sides.calls.connections[0]  # type: ignore[union-attr]
     connection.execute("BEGIN")
@@ -130,7 +130,7 @@ def test_a_table_that_took_the_name_of_one_made_before_is_not_known(sides: Stree
     connection.rollback()
 
 
-def test_the_rows_that_a_drop_deletes_first(sides: Street) -> None:
+def test_the_rows_that_a_drop_deletes_first(sides: Sides) -> None:
     """With foreign keys on, DROP TABLE deletes the rows first, and with them those that refer to them."""
     execute(
         sides,
@@ -150,7 +150,7 @@ def test_the_rows_that_a_drop_deletes_first(sides: Street) -> None:
     assert sides.refused == 0
 
 
-def test_a_large_transaction_is_read_again_from_its_spool(sides: Street) -> None:
+def test_a_large_transaction_is_read_again_from_its_spool(sides: Sides) -> None:
     rows = "WITH n(x) AS (VALUES (1) UNION ALL SELECT x + 1 FROM n WHERE x < 12000)"
     execute(
         sides,
@@ -165,7 +165,7 @@ def test_a_large_transaction_is_read_again_from_its_spool(sides: Street) -> None
     assert sides.refused == 0
 
 
-def test_a_failed_statement_whose_rows_could_not_be_captured(sides: Street) -> None:
+def test_a_failed_statement_whose_rows_could_not_be_captured(sides: Sides) -> None:
     """OR FAIL keeps the rows before the one that fails, and the hook could not give them: nothing is committed."""
     pair = sides.pair
     connection = sides.calls.connections[0]  # type: ignore[union-attr]
@@ -279,7 +279,7 @@ def test_random_writes_and_alters_in_several_regions(several: Several, seed: int
     several.same()
 
 
-def test_the_check_finds_what_this_file_is_about(sides: Street, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_finds_what_this_file_is_about(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the boundary is passed over, as it was once. The check refuses the commit, with the table's name."""
     monkeypatch.setattr(NetChanges, "cross", lambda *_: None)
     connection = sides.calls.connections[0]  # type: ignore[union-attr]

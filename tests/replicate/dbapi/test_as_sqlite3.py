@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.differential import Street
+from tests.harness.differential import Sides
 
 SCRIPT = """
 CREATE TABLE t (id INTEGER PRIMARY KEY, a UNIQUE);
@@ -30,7 +30,7 @@ INSERT INTO folded VALUES ('a', 1), ('b', 2);
 TABLES = ("t", "counted", "log", "folded", "sqlite_sequence")
 
 
-def same(sides: Street, program: Callable[[Any], Any], script: str = SCRIPT, tables: tuple[str, ...] = TABLES) -> Any:
+def same(sides: Sides, program: Callable[[Any], Any], script: str = SCRIPT, tables: tuple[str, ...] = TABLES) -> Any:
     """What a program returns, on both connections and with the same tables behind it, on the secondary too. `script`:
     of the street."""
     ours = sides.calls.connections[0]  # type: ignore[union-attr]
@@ -66,7 +66,7 @@ def raised(action: Callable[[], Any]) -> str:
     "between", ["COMMIT", "ROLLBACK", "COMMIT; BEGIN", "COMMIT; DELETE FROM log", "ROLLBACK; SAVEPOINT s"]
 )
 @pytest.mark.parametrize("table", ["t", "counted"])
-def test_a_giver_of_parameters_ends_the_transaction(sides: Street, between: str, table: str) -> None:
+def test_a_giver_of_parameters_ends_the_transaction(sides: Sides, between: str, table: str) -> None:
     def program(connection: Any) -> Any:
         cursor = connection.cursor()
 
@@ -83,7 +83,7 @@ def test_a_giver_of_parameters_ends_the_transaction(sides: Street, between: str,
     assert same(sides, program) == 3
 
 
-def test_a_row_behind_the_end_of_the_transaction_fails(sides: Street) -> None:
+def test_a_row_behind_the_end_of_the_transaction_fails(sides: Sides) -> None:
     def program(connection: Any) -> Any:
         cursor = connection.cursor()
 
@@ -103,7 +103,7 @@ def test_a_row_behind_the_end_of_the_transaction_fails(sides: Street) -> None:
 
 
 @pytest.mark.parametrize("between", [("ROLLBACK TO s",), ("COMMIT", "DELETE FROM t WHERE a = 2")])
-def test_a_counter_that_is_watched_anew(sides: Street, between: tuple[str, ...]) -> None:
+def test_a_counter_that_is_watched_anew(sides: Sides, between: tuple[str, ...]) -> None:
     """An ignored row raises the counter. A ROLLBACK TO had us forget to look at it, as a new transaction had."""
 
     def program(connection: Any) -> None:
@@ -126,7 +126,7 @@ def test_a_counter_that_is_watched_anew(sides: Street, between: tuple[str, ...])
     "insert", ["INSERT OR IGNORE INTO counted (a) VALUES (1)", "INSERT OR FAIL INTO counted (a) VALUES (5), (1)"]
 )
 @pytest.mark.parametrize("many", [False, True])
-def test_a_counter_that_a_temporary_trigger_moves(sides: Street, insert: str, many: bool) -> None:
+def test_a_counter_that_a_temporary_trigger_moves(sides: Sides, insert: str, many: bool) -> None:
     def program(connection: Any) -> str:
         connection.execute(f"CREATE TEMP TRIGGER g AFTER DELETE ON t BEGIN {insert}; END")
         if many:
@@ -140,7 +140,7 @@ def test_a_counter_that_a_temporary_trigger_moves(sides: Street, insert: str, ma
 
 
 @pytest.mark.parametrize("before", [0.0, -0.0])
-def test_the_sign_of_a_zero_is_left_by_a_statement_that_failed(sides: Street, before: float) -> None:
+def test_the_sign_of_a_zero_is_left_by_a_statement_that_failed(sides: Sides, before: float) -> None:
     """That it is all that a failed statement changed, was taken for no change."""
 
     def program(connection: Any) -> str:
@@ -154,14 +154,14 @@ def test_the_sign_of_a_zero_is_left_by_a_statement_that_failed(sides: Street, be
     assert same(sides, program) == "IntegrityError"
 
 
-def test_a_key_that_is_equal_under_its_collation(sides: Street) -> None:
+def test_a_key_that_is_equal_under_its_collation(sides: Sides) -> None:
     def program(connection: Any) -> str:
         return raised(lambda: connection.execute("UPDATE OR FAIL folded SET k = upper(k), a = 1"))
 
     assert same(sides, program) == "IntegrityError"
 
 
-def test_a_large_statement_that_a_temporary_trigger_ends_is_not_committed(sides: Street) -> None:
+def test_a_large_statement_that_a_temporary_trigger_ends_is_not_committed(sides: Sides) -> None:
     """Its rows stay in the database and had left memory: they were taken for taken back."""
     connection = sides.calls.connections[0]  # type: ignore[union-attr]
     connection.execute(
@@ -181,7 +181,7 @@ def test_a_large_statement_that_a_temporary_trigger_ends_is_not_committed(sides:
 # Functions of the application that use their connection.
 
 
-def test_a_schema_change_within_a_writing_statement_leaves_callbacks_at_work(sides: Street) -> None:
+def test_a_schema_change_within_a_writing_statement_leaves_callbacks_at_work(sides: Sides) -> None:
     """It is refused (its savepoint is); progress handlers, authorizers and interrupts were kept away from then on."""
     connection = sides.calls.connections[0]  # type: ignore[union-attr]
     found = []
@@ -201,9 +201,7 @@ def test_a_schema_change_within_a_writing_statement_leaves_callbacks_at_work(sid
 
 @pytest.mark.parametrize("text", ["ROLLBACK", "INSERT OR ROLLBACK INTO t VALUES (1, 1)", "ROLLBACK; BEGIN"])
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_transaction_that_ends_within_a_statement_spoils_none_behind_it(
-    sides: Street, text: str, fails: bool
-) -> None:
+def test_a_transaction_that_ends_within_a_statement_spoils_none_behind_it(sides: Sides, text: str, fails: bool) -> None:
     """SQLite goes on with the statement (where the table has triggers, as our guards are), and leaves its rows in the
     cache: the next COMMIT wrote them."""
     connection = sides.calls.connections[0]  # type: ignore[union-attr]
@@ -227,7 +225,7 @@ def test_a_transaction_that_ends_within_a_statement_spoils_none_behind_it(
     sides.prove(plain=False)
 
 
-def test_a_commit_within_a_writing_statement(sides: Street) -> None:
+def test_a_commit_within_a_writing_statement(sides: Sides) -> None:
     """SQLite refuses it behind the append to the journal, which then took the whole transaction back."""
 
     def program(connection: Any) -> list[str]:
@@ -246,7 +244,7 @@ def test_a_commit_within_a_writing_statement(sides: Street) -> None:
     assert same(sides, program) == ["OperationalError", ""]
 
 
-def test_a_statement_that_outlives_its_transaction_while_others_write(sides: Street) -> None:
+def test_a_statement_that_outlives_its_transaction_while_others_write(sides: Sides) -> None:
     connection, other = (sides.calls.connections[number] for number in (0, 1))  # type: ignore[union-attr]
 
     def end() -> int:
@@ -269,7 +267,7 @@ def test_a_statement_that_outlives_its_transaction_while_others_write(sides: Str
     sides.prove(plain=False)
 
 
-def test_a_savepoint_taken_back_within_a_statement_that_fails(sides: Street) -> None:
+def test_a_savepoint_taken_back_within_a_statement_that_fails(sides: Sides) -> None:
     """What had been captured before the statement was gone as well: the failure was looked for in half a change."""
     connection = sides.calls.connections[0]  # type: ignore[union-attr]
 
@@ -291,7 +289,7 @@ def test_a_savepoint_taken_back_within_a_statement_that_fails(sides: Street) -> 
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_what_was_touched_before_a_statement_that_fails_around_another(sides: Street, many: bool) -> None:
+def test_what_was_touched_before_a_statement_that_fails_around_another(sides: Sides, many: bool) -> None:
     """Rows of a table with a VIRTUAL column were told of within the statement, and taken back with it."""
 
     def program(connection: Any) -> str:
@@ -328,7 +326,7 @@ def test_what_was_touched_before_a_statement_that_fails_around_another(sides: St
         lambda cursor: cursor.execute("SELECT ?1", {"1": 2}),
     ],
 )
-def test_failures(sides: Street, action: Callable[[Any], Any]) -> None:
+def test_failures(sides: Sides, action: Callable[[Any], Any]) -> None:
     def program(connection: Any) -> Any:
         cursor = connection.cursor()
         return raised(lambda: action(cursor)), cursor.rowcount
@@ -336,7 +334,7 @@ def test_failures(sides: Street, action: Callable[[Any], Any]) -> None:
     same(sides, program)
 
 
-def test_parameters_in_a_script_are_null(sides: Street) -> None:
+def test_parameters_in_a_script_are_null(sides: Sides) -> None:
     def program(connection: Any) -> None:
         connection.executescript(
             "INSERT INTO log VALUES (?, ?); INSERT INTO log VALUES (:a, :a); INSERT INTO log SELECT ?3, '?'; "
@@ -346,7 +344,7 @@ def test_parameters_in_a_script_are_null(sides: Street) -> None:
     same(sides, program)
 
 
-def test_a_row_factory_may_be_set_between_two_rows(sides: Street) -> None:
+def test_a_row_factory_may_be_set_between_two_rows(sides: Sides) -> None:
     def program(connection: Any) -> Any:
         cursor = connection.execute("SELECT a FROM t UNION ALL VALUES (3), (4)")
         rows = [cursor.fetchone()]
@@ -360,7 +358,7 @@ def test_a_row_factory_may_be_set_between_two_rows(sides: Street) -> None:
     assert same(sides, program) == [(1,), 2, [3], (4,), None]
 
 
-def test_the_release_that_commits_is_told_to_the_trace_callback(sides: Street) -> None:
+def test_the_release_that_commits_is_told_to_the_trace_callback(sides: Sides) -> None:
     def program(connection: Any) -> list[str]:
         told: list[str] = []
         connection.set_trace_callback(told.append)
@@ -372,7 +370,7 @@ def test_the_release_that_commits_is_told_to_the_trace_callback(sides: Street) -
     assert same(sides, program)[-1] == "RELEASE s"
 
 
-def test_what_another_thread_and_a_closed_cursor_may_be_asked(sides: Street) -> None:
+def test_what_another_thread_and_a_closed_cursor_may_be_asked(sides: Sides) -> None:
     def program(connection: Any) -> list[str]:
         cursor = connection.cursor()
         cursor.close()
@@ -396,7 +394,7 @@ def test_what_another_thread_and_a_closed_cursor_may_be_asked(sides: Street) -> 
     same(sides, program)
 
 
-def test_a_closed_connection_has_no_isolation_level(sides: Street) -> None:
+def test_a_closed_connection_has_no_isolation_level(sides: Sides) -> None:
     connection = sides.calls.connections[0]  # type: ignore[union-attr]
     connection.close()
     assert raised(lambda: connection.isolation_level) == "ProgrammingError"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from replicate.region.sqlite.capture.capture import Capture
-from tests.harness.differential import Street
+from tests.harness.differential import Sides
 from tests.replicate.dbapi.test_as_sqlite3 import SCRIPT as SCRIPT
 from tests.replicate.dbapi.test_as_sqlite3 import same
 
@@ -33,7 +33,7 @@ def told(action: Callable[[], Any]) -> str:
 
 @pytest.mark.parametrize("isolation_level", [None, ""])
 @pytest.mark.parametrize("sql", ["INSERT INTO counted (a) VALUES (5)", "INSERT INTO t (a) VALUES (5)"])
-def test_a_progress_handler_stops_a_write(sides: Street, isolation_level: str | None, sql: str) -> None:
+def test_a_progress_handler_stops_a_write(sides: Sides, isolation_level: str | None, sql: str) -> None:
     """Our look at the counters of AUTOINCREMENT was stopped, and the statement's own transaction stayed open."""
 
     def program(connection: Any) -> Any:
@@ -52,7 +52,7 @@ def test_a_progress_handler_stops_a_write(sides: Street, isolation_level: str | 
 
 @pytest.mark.parametrize("isolation_level", [None, ""])
 def test_whatever_stops_our_look_at_the_counters_leaves_no_transaction(
-    sides: Street, monkeypatch: pytest.MonkeyPatch, isolation_level: str | None
+    sides: Sides, monkeypatch: pytest.MonkeyPatch, isolation_level: str | None
 ) -> None:
     connection = sides.calls.connections[0]  # type: ignore[union-attr]
     connection.isolation_level = isolation_level
@@ -73,7 +73,7 @@ def test_whatever_stops_our_look_at_the_counters_leaves_no_transaction(
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("isolation_level", [None, "", "IMMEDIATE"])
 @pytest.mark.parametrize("begin", ["", "BEGIN", "BEGIN IMMEDIATE"])
-def test_an_interrupt_while_the_region_is_taken(sides: Street, isolation_level: str | None, begin: str) -> None:
+def test_an_interrupt_while_the_region_is_taken(sides: Sides, isolation_level: str | None, begin: str) -> None:
     """It was shown as an I/O error of the disk. (SQLite stops all that begins until what ran then has ended.)"""
 
     def program(connection: Any) -> Any:
@@ -94,7 +94,7 @@ def test_an_interrupt_while_the_region_is_taken(sides: Street, isolation_level: 
     assert same(sides, program)[0] == "OperationalError: interrupted"
 
 
-def test_an_interrupt_that_ends_the_transaction_of_a_reader(sides: Street) -> None:
+def test_an_interrupt_that_ends_the_transaction_of_a_reader(sides: Sides) -> None:
     """SQLite rolls back when it stops a statement that writes, and what takes the region is one (but the first time,
     when it is stopped as it is prepared). We took the transaction for open, and no commit could end it."""
 
@@ -115,7 +115,7 @@ def test_an_interrupt_that_ends_the_transaction_of_a_reader(sides: Street) -> No
 # BLOBs.
 
 
-def test_nothing_is_assigned_to_an_empty_slice_of_a_blob(sides: Street) -> None:
+def test_nothing_is_assigned_to_an_empty_slice_of_a_blob(sides: Sides) -> None:
     def program(connection: Any) -> Any:
         connection.execute("INSERT INTO log VALUES (x'00', 1)")
         with connection.blobopen("log", "what", 1) as blob:
@@ -128,7 +128,7 @@ def test_nothing_is_assigned_to_an_empty_slice_of_a_blob(sides: Street) -> None:
 
 @pytest.mark.parametrize("begin", ["", "BEGIN", "INSERT INTO t VALUES (9, 9)"])
 @pytest.mark.parametrize("data", [b"z", b""])
-def test_a_blob_opened_for_reading_is_not_written_to(sides: Street, data: bytes, begin: str) -> None:
+def test_a_blob_opened_for_reading_is_not_written_to(sides: Sides, data: bytes, begin: str) -> None:
     """The hook had heard of the write before SQLite refused it, and the next commit failed with INTERNAL."""
 
     def program(connection: Any) -> Any:
@@ -149,7 +149,7 @@ def test_a_blob_opened_for_reading_is_not_written_to(sides: Street, data: bytes,
 
 
 @pytest.mark.parametrize("script", ["", "INSERT INTO log VALUES (1, 2); SELECT 5", "SELECT 1; SELECT nonsense"])
-def test_a_script_leaves_the_cursors_rows(sides: Street, script: str) -> None:
+def test_a_script_leaves_the_cursors_rows(sides: Sides, script: str) -> None:
     def program(connection: Any) -> Any:
         cursor = connection.execute("SELECT a FROM t")
         found = [cursor.fetchone(), told(lambda: cursor.executescript(script))]
@@ -159,7 +159,7 @@ def test_a_script_leaves_the_cursors_rows(sides: Street, script: str) -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_a_script_is_told_to_the_trace_callback_and_what_follows_it(sides: Street, first: bool) -> None:
+def test_a_script_is_told_to_the_trace_callback_and_what_follows_it(sides: Sides, first: bool) -> None:
     def program(connection: Any) -> Any:
         texts: list[str] = []
         cursor = connection.cursor()
@@ -174,7 +174,7 @@ def test_a_script_is_told_to_the_trace_callback_and_what_follows_it(sides: Stree
     same(sides, program)
 
 
-def test_a_row_factory_that_fails_has_had_its_row(sides: Street) -> None:
+def test_a_row_factory_that_fails_has_had_its_row(sides: Sides) -> None:
     def program(connection: Any) -> Any:
         def picky(cursor: Any, row: tuple[Any, ...]) -> Any:
             if row[0] == 2:
@@ -189,7 +189,7 @@ def test_a_row_factory_that_fails_has_had_its_row(sides: Street) -> None:
     assert same(sides, program) == [(1,), "ValueError: not this one", (3,), [(4,)]]
 
 
-def test_a_row_factory_may_use_its_cursor(sides: Street) -> None:
+def test_a_row_factory_may_use_its_cursor(sides: Sides) -> None:
     def program(connection: Any) -> Any:
         connection.row_factory = lambda cursor, row: (row, next(cursor, None) if row[0] == 1 else None)
         cursor = connection.execute("SELECT 1 UNION SELECT 2 UNION SELECT 3")
@@ -199,7 +199,7 @@ def test_a_row_factory_may_use_its_cursor(sides: Street) -> None:
     assert same(sides, program) == [((1,), ((2,), None)), ((3,), None)]
 
 
-def test_a_row_that_a_text_factory_failed_at_is_still_the_next_one(sides: Street) -> None:
+def test_a_row_that_a_text_factory_failed_at_is_still_the_next_one(sides: Sides) -> None:
     def program(connection: Any) -> Any:
         failures = [LookupError("no")]
 
@@ -218,7 +218,7 @@ def test_a_row_that_a_text_factory_failed_at_is_still_the_next_one(sides: Street
 
 
 @pytest.mark.parametrize("size", [None, 1.0, "2", 0, -1, 2, True])
-def test_how_many_rows_are_fetched(sides: Street, size: Any) -> None:
+def test_how_many_rows_are_fetched(sides: Sides, size: Any) -> None:
     def program(connection: Any) -> Any:
         cursor = connection.execute("SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4")
         found: list[Any] = []
@@ -237,7 +237,7 @@ if RUNS_RETURNING:
 
     @pytest.mark.parametrize("count", [0, 1, 2])
     @pytest.mark.parametrize("isolation_level", [None, ""])
-    def test_sets_for_a_statement_that_returns_rows(sides: Street, count: int, isolation_level: str | None) -> None:
+    def test_sets_for_a_statement_that_returns_rows(sides: Sides, count: int, isolation_level: str | None) -> None:
         def program(connection: Any) -> Any:
             connection.isolation_level = isolation_level
             cursor = connection.cursor()
@@ -248,7 +248,7 @@ if RUNS_RETURNING:
 
 
 @pytest.mark.parametrize("returning", ["", *(["RETURNING a"] if RUNS_RETURNING else [])])
-def test_sets_begin_one_transaction(sides: Street, returning: str) -> None:
+def test_sets_begin_one_transaction(sides: Sides, returning: str) -> None:
     """One began with each set of a statement that returns rows."""
 
     def program(connection: Any) -> Any:
@@ -269,7 +269,7 @@ def test_sets_begin_one_transaction(sides: Street, returning: str) -> None:
 @pytest.mark.parametrize(
     "sql", ["INSERT INTO nowhere VALUES (?)", "INSERT INTO t (a) VALUES (?) RETURNING b", "UPDATE"]
 )
-def test_sql_is_looked_at_before_the_sets(sides: Street, isolation_level: str | None, fails: bool, sql: str) -> None:
+def test_sql_is_looked_at_before_the_sets(sides: Sides, isolation_level: str | None, fails: bool, sql: str) -> None:
     def program(connection: Any) -> Any:
         connection.isolation_level = isolation_level
 
@@ -287,13 +287,13 @@ def test_sql_is_looked_at_before_the_sets(sides: Street, isolation_level: str | 
     "sql",
     ["PRAGMA table_info(t)", "PRAGMA user_version", "SELECT b FROM t", "SELECT 1", "COMMIT", "RELEASE s", "-- none"],
 )
-def test_what_takes_no_sets(sides: Street, sql: str) -> None:
+def test_what_takes_no_sets(sides: Sides, sql: str) -> None:
     same(sides, lambda connection: told(lambda: connection.executemany(sql, [()])))
 
 
 @pytest.mark.parametrize("sets", [[], [()]])
 @pytest.mark.parametrize("sql", ["ALTER TABLE nowhere RENAME TO x", "DROP TABLE log", "DROP TABLE nowhere"])
-def test_a_definition_takes_sets(sides: Street, sql: str, sets: list[Any]) -> None:
+def test_a_definition_takes_sets(sides: Sides, sql: str, sets: list[Any]) -> None:
     def program(connection: Any) -> Any:
         found = told(lambda: connection.executemany(sql, sets)), connection.in_transaction
         connection.execute("CREATE TABLE IF NOT EXISTS log (what, value)")
@@ -311,7 +311,7 @@ def test_a_definition_takes_sets(sides: Street, sql: str, sets: list[Any]) -> No
 @pytest.mark.parametrize(
     "sql", ["INSERT INTO t (a) VALUES (:a)", "INSERT INTO t (b) VALUES (:a)", "SELECT :a", "NO :a"]
 )
-def test_parameters_that_fail(sides: Street, isolation_level: str | None, given: Any, sql: str) -> None:
+def test_parameters_that_fail(sides: Sides, isolation_level: str | None, given: Any, sql: str) -> None:
     """What is wrong with the text is said first, and the transaction has begun when the parameters are looked at."""
 
     def program(connection: Any) -> Any:
@@ -323,12 +323,12 @@ def test_parameters_that_fail(sides: Street, isolation_level: str | None, given:
 
 
 @pytest.mark.parametrize("given", [{"a": 1, "b": object()}, {"a": 1}])
-def test_named_parameters_that_fail(sides: Street, given: Any) -> None:
+def test_named_parameters_that_fail(sides: Sides, given: Any) -> None:
     assert same(sides, lambda connection: told(lambda: connection.execute("SELECT :a, :b", given)))
 
 
 @pytest.mark.parametrize("text", ["COMMIT", "END", "commit transaction", "ROLLBACK", "rollback transaction"])
-def test_the_trace_callback_is_told_the_end_as_it_was_written(sides: Street, text: str) -> None:
+def test_the_trace_callback_is_told_the_end_as_it_was_written(sides: Sides, text: str) -> None:
     def program(connection: Any) -> Any:
         texts: list[str] = []
         connection.execute("INSERT INTO t (a) VALUES (5)")
@@ -340,7 +340,7 @@ def test_the_trace_callback_is_told_the_end_as_it_was_written(sides: Street, tex
     assert same(sides, program) == [text]
 
 
-def test_the_trace_callback_is_told_of_the_commit_before_a_script(sides: Street) -> None:
+def test_the_trace_callback_is_told_of_the_commit_before_a_script(sides: Sides) -> None:
     def program(connection: Any) -> Any:
         texts: list[str] = []
         connection.execute("INSERT INTO t (a) VALUES (5)")
@@ -353,14 +353,14 @@ def test_the_trace_callback_is_told_of_the_commit_before_a_script(sides: Street)
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1", "SELECT nothing", "NO", "INSERT INTO t VALUES (?, :x)", "", "COMMIT"])
-def test_a_connection_that_is_called_prepares(sides: Street, sql: str) -> None:
+def test_a_connection_that_is_called_prepares(sides: Sides, sql: str) -> None:
     def program(connection: Any) -> Any:
         return told(lambda: connection(sql)), connection.in_transaction
 
     same(sides, program)
 
 
-def test_several_statements_have_no_count_of_rows_and_no_description(sides: Street) -> None:
+def test_several_statements_have_no_count_of_rows_and_no_description(sides: Sides) -> None:
     def program(connection: Any) -> Any:
         cursor = connection.execute("INSERT INTO t (a) VALUES (5) RETURNING a")
         return told(lambda: cursor.execute("SELECT 1; SELECT 2")), cursor.rowcount, cursor.description
@@ -381,7 +381,7 @@ def test_several_statements_have_no_count_of_rows_and_no_description(sides: Stre
     ],
 )
 @pytest.mark.parametrize("way", ["execute", "executemany", "executescript"])
-def test_rows_of_a_statement_whose_own_commit_failed_are_not_counted(sides: Street, way: str, sql: str) -> None:
+def test_rows_of_a_statement_whose_own_commit_failed_are_not_counted(sides: Sides, way: str, sql: str) -> None:
     """What is its own transaction counts nothing when a foreign key that waits for the COMMIT is broken then; what its
     triggers wrote SQLite has counted by then."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from replicate.dbapi import Connection
-from tests.harness.differential import Street
+from tests.harness.differential import Sides
 
 SCRIPT = """
 CREATE TABLE t (id INTEGER PRIMARY KEY, x BLOB, y TEXT, z UNIQUE);
@@ -24,7 +24,7 @@ INSERT INTO n VALUES (zeroblob(10), 'abcd'), (zeroblob(10), 'abcd');
 
 
 @pytest.fixture
-def connection(sides: Street) -> Any:
+def connection(sides: Sides) -> Any:
     return sides.calls.connections[0]
 
 
@@ -32,7 +32,7 @@ def rows(connection: Connection, table: str) -> list[tuple[Any, ...]]:
     return list(connection.execute(f"SELECT * FROM {table}"))
 
 
-def test_a_blob_outside_of_a_transaction_is_one_of_its_own(sides: Street, connection: Any) -> None:
+def test_a_blob_outside_of_a_transaction_is_one_of_its_own(sides: Sides, connection: Any) -> None:
     before = sides.pair.last_seqno()
     with connection.blobopen("t", "x", 1) as blob:
         blob.write(b"hello")
@@ -46,7 +46,7 @@ def test_a_blob_outside_of_a_transaction_is_one_of_its_own(sides: Street, connec
     assert rows(connection, "t")[0][1][:14] == b"\xc8ello\0\0\0\0\0xyz\0"
 
 
-def test_writes_among_other_changes_of_the_row(sides: Street, connection: Any) -> None:
+def test_writes_among_other_changes_of_the_row(sides: Sides, connection: Any) -> None:
     with connection:
         with connection.blobopen("n", "y", 1) as blob:
             blob.write(b"ZZ")
@@ -68,7 +68,7 @@ def test_writes_among_other_changes_of_the_row(sides: Street, connection: Any) -
     assert rows(connection, "n") == [(b"T" + bytes(9), "abcdmore")]
 
 
-def test_writes_are_taken_back_with_their_savepoint(sides: Street, connection: Any) -> None:
+def test_writes_are_taken_back_with_their_savepoint(sides: Sides, connection: Any) -> None:
     connection.execute("INSERT INTO n VALUES (1, 2)")
     with connection.blobopen("n", "x", 1) as blob:
         blob.write(b"kept")
@@ -90,7 +90,7 @@ def test_writes_are_taken_back_with_their_savepoint(sides: Street, connection: A
     sides.prove(plain=False)
 
 
-def test_a_row_that_goes_from_under_a_blob(sides: Street, connection: Any) -> None:
+def test_a_row_that_goes_from_under_a_blob(sides: Sides, connection: Any) -> None:
     with connection:
         blob = connection.blobopen("t", "x", 2)
         blob.write(b"9")
@@ -101,7 +101,7 @@ def test_a_row_that_goes_from_under_a_blob(sides: Street, connection: Any) -> No
     sides.prove(plain=False)
 
 
-def test_commit_with_an_open_blob_fails_before_anything_is_journaled(sides: Street, connection: Any) -> None:
+def test_commit_with_an_open_blob_fails_before_anything_is_journaled(sides: Sides, connection: Any) -> None:
     blob = connection.blobopen("t", "x", 1)
     blob.write(b"5")
     before = sides.pair.last_seqno()
@@ -116,7 +116,7 @@ def test_commit_with_an_open_blob_fails_before_anything_is_journaled(sides: Stre
     sides.prove(plain=False)
 
 
-def test_a_blob_of_an_ended_transaction_is_refused_by_name(sides: Street, connection: Any) -> None:
+def test_a_blob_of_an_ended_transaction_is_refused_by_name(sides: Sides, connection: Any) -> None:
     blob = connection.blobopen("t", "x", 1)
     blob.write(b"5")
     connection.rollback()
@@ -131,7 +131,7 @@ def test_a_blob_of_an_ended_transaction_is_refused_by_name(sides: Street, connec
     assert rows(connection, "t")[0][1] == bytes(100)
 
 
-def test_what_can_not_be_opened_or_written_changes_nothing(sides: Street, connection: Any) -> None:
+def test_what_can_not_be_opened_or_written_changes_nothing(sides: Sides, connection: Any) -> None:
     before = sides.pair.last_seqno()
     for table, column, row in (("t", "x", 9), ("nowhere", "x", 1), ("t", "z", 1)):
         with pytest.raises(sqlite3.OperationalError):
@@ -155,7 +155,7 @@ def test_what_can_not_be_opened_or_written_changes_nothing(sides: Street, connec
     sides.prove(plain=False)
 
 
-def test_blobs_written_one_after_the_other_are_not_kept_in_memory(sides: Street, connection: Any) -> None:
+def test_blobs_written_one_after_the_other_are_not_kept_in_memory(sides: Sides, connection: Any) -> None:
     """Each row's image before its writes waited for the next statement, and there may be none before the commit."""
     size, count = 256 * 1024, 64
     connection.executemany("INSERT INTO n VALUES (zeroblob(?), ?)", [(size, number) for number in range(count)])

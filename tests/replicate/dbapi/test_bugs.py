@@ -18,7 +18,7 @@ from replicate import connect
 from replicate.errors import NotSupportedError
 from replicate.region.sqlite.capture import spill
 from tests.harness.conversation import ROOT
-from tests.harness.differential import Plain, Street, play, street
+from tests.harness.differential import Plain, Sides, play, street
 from tests.harness.sql_calls import content
 from tests.harness.sql_programs import Step
 
@@ -30,7 +30,7 @@ CREATE VIEW v AS SELECT a FROM t;
 """
 
 
-def test_executemany_with_returning_runs_all_sets(sides: Street) -> None:
+def test_executemany_with_returning_runs_all_sets(sides: Sides) -> None:
     sides.step(Step(0, "many", (("INSERT INTO n VALUES (?) RETURNING x", [(1,), (2,), (3,)]),)))
     sides.step(Step(2, "rollback"))
     sides.finish()
@@ -42,7 +42,7 @@ def test_executemany_with_returning_runs_all_sets(sides: Street) -> None:
         sides.calls.connections[0].executemany("SELECT 1", [])
 
 
-def test_executemany_in_a_writing_transaction_keeps_what_was_captured(sides: Street) -> None:
+def test_executemany_in_a_writing_transaction_keeps_what_was_captured(sides: Sides) -> None:
     """`run_many` went through the door again when it was a writer already, and dropped the rows captured so far."""
     before = sides.pair.last_seqno()
     sides.step(Step(0, "execute", (("INSERT INTO n VALUES ('first')", ()),)))
@@ -54,15 +54,15 @@ def test_executemany_in_a_writing_transaction_keeps_what_was_captured(sides: Str
 
 
 @pytest.mark.parametrize("name", ["user_version", "application_id"])
-def test_user_version_is_applied(sides: Street, name: str) -> None:
+def test_user_version_is_applied(sides: Sides, name: str) -> None:
     play(sides, f"PRAGMA {name} = 7", "BEGIN", f"PRAGMA {name} = 8", "INSERT INTO n VALUES (1)")
 
 
-def test_drop_view_is_applied(sides: Street) -> None:
+def test_drop_view_is_applied(sides: Sides) -> None:
     play(sides, "DROP VIEW v")
 
 
-def test_zeros_of_both_signs_are_two_values(sides: Street) -> None:
+def test_zeros_of_both_signs_are_two_values(sides: Sides) -> None:
     """APSW calls a column unchanged that goes from -0.0 to 0.0."""
     play(
         sides,
@@ -74,7 +74,7 @@ def test_zeros_of_both_signs_are_two_values(sides: Street) -> None:
     )
 
 
-def test_insert_or_fail_keeps_rows_and_raises_no_counter(sides: Street) -> None:
+def test_insert_or_fail_keeps_rows_and_raises_no_counter(sides: Sides) -> None:
     play(
         sides,
         "INSERT OR FAIL INTO auto VALUES (4, 1, 1), (5, 2, 2), (4, 3, 3)",
@@ -83,14 +83,14 @@ def test_insert_or_fail_keeps_rows_and_raises_no_counter(sides: Street) -> None:
     )
 
 
-def test_insert_or_ignore_raises_a_counter_and_inserts_nothing(sides: Street) -> None:
+def test_insert_or_ignore_raises_a_counter_and_inserts_nothing(sides: Sides) -> None:
     play(
         sides, "INSERT INTO auto VALUES (1, 1, 1)", "COMMIT", "INSERT OR IGNORE INTO auto VALUES (NULL, 1, 1)", "COMMIT"
     )
     play(sides, "INSERT INTO auto VALUES (NULL, 2, 2)")
 
 
-def test_a_counter_raised_by_an_ignored_insert_of_a_trigger(sides: Street) -> None:
+def test_a_counter_raised_by_an_ignored_insert_of_a_trigger(sides: Sides) -> None:
     play(
         sides,
         "INSERT INTO auto VALUES (1, 1, 1)",
@@ -101,7 +101,7 @@ def test_a_counter_raised_by_an_ignored_insert_of_a_trigger(sides: Street) -> No
     )
 
 
-def test_a_counter_at_zero_is_none(sides: Street) -> None:
+def test_a_counter_at_zero_is_none(sides: Sides) -> None:
     """An INSERT of no rows makes one; the next change of the counter met another one on the secondary."""
     play(sides, "INSERT INTO auto SELECT x, x, x FROM n", "INSERT INTO t VALUES (1, 1, 1)", "COMMIT")
     play(sides, "INSERT INTO auto VALUES (NULL, 1, 1)")
@@ -115,13 +115,13 @@ def test_a_counter_at_zero_is_none(sides: Street) -> None:
         "DELETE FROM sqlite_sequence; INSERT INTO sqlite_sequence VALUES ('auto', 50)",
     ],
 )
-def test_a_counter_written_by_hand(sides: Street, text: str) -> None:
+def test_a_counter_written_by_hand(sides: Sides, text: str) -> None:
     play(
         sides, "INSERT INTO auto VALUES (7, 1, 1)", *text.split("; "), "COMMIT", "INSERT INTO auto VALUES (NULL, 2, 2)"
     )
 
 
-def test_two_counters_of_one_table_are_refused(sides: Street) -> None:
+def test_two_counters_of_one_table_are_refused(sides: Sides) -> None:
     connection = sides.calls.connections[0]
     connection.execute("INSERT INTO auto VALUES (7, 1, 1)")
     connection.execute("INSERT INTO sqlite_sequence VALUES ('auto', 50)")
@@ -131,7 +131,7 @@ def test_two_counters_of_one_table_are_refused(sides: Street) -> None:
     sides.prove()
 
 
-def test_update_or_fail_in_a_region_with_counters(sides: Street) -> None:
+def test_update_or_fail_in_a_region_with_counters(sides: Sides) -> None:
     play(
         sides,
         "INSERT INTO t VALUES (1, 1, 1), (2, 2, 2), (3, 3, 3)",
@@ -142,7 +142,7 @@ def test_update_or_fail_in_a_region_with_counters(sides: Street) -> None:
     play(sides, "UPDATE OR FAIL t SET a = 9, b = 5")
 
 
-def test_guards_do_not_change_which_constraint_fails(sides: Street) -> None:
+def test_guards_do_not_change_which_constraint_fails(sides: Sides) -> None:
     """As BEFORE triggers they had a row's types checked before its NULLs."""
     play(
         sides,
@@ -152,7 +152,7 @@ def test_guards_do_not_change_which_constraint_fails(sides: Street) -> None:
     )
 
 
-def test_largest_and_smallest_numbers(sides: Street) -> None:
+def test_largest_and_smallest_numbers(sides: Sides) -> None:
     play(
         sides,
         "INSERT INTO t VALUES (9223372036854775807, -9223372036854775808, 1.7976931348623157e308)",
@@ -172,14 +172,14 @@ RENAMES = (
 )
 
 
-def test_alter_table_under_legacy_rules_is_applied(sides: Street) -> None:
+def test_alter_table_under_legacy_rules_is_applied(sides: Sides) -> None:
     play(sides, *RENAMES, "CREATE TABLE more (a REFERENCES other)", "ALTER TABLE other RENAME TO third")
     connection = sides.calls.connections[0]
     child = "SELECT sql FROM sqlite_schema WHERE name = 'child'"
     assert connection.execute(child).fetchone() == ("CREATE TABLE child (a REFERENCES parent)",)
 
 
-def test_alter_table_under_legacy_rules_with_foreign_keys_is_refused(sides: Street) -> None:
+def test_alter_table_under_legacy_rules_with_foreign_keys_is_refused(sides: Sides) -> None:
     connection = sides.calls.connections[0]
     connection.execute("PRAGMA foreign_keys = ON")
     for text in RENAMES[:3]:
@@ -189,7 +189,7 @@ def test_alter_table_under_legacy_rules_with_foreign_keys_is_refused(sides: Stre
     sides.prove(plain=False)
 
 
-def test_double_quoted_strings_in_a_schema_are_applied(sides: Street) -> None:
+def test_double_quoted_strings_in_a_schema_are_applied(sides: Sides) -> None:
     """A connection of sqlite3 takes them for strings where no column has that name; the applier has to, too."""
     play(
         sides,
@@ -203,7 +203,7 @@ def test_double_quoted_strings_in_a_schema_are_applied(sides: Street) -> None:
 # Cursors and connections that are no more.
 
 
-def test_a_cursor_of_a_connection_that_was_opened_anew(sides: Street) -> None:
+def test_a_cursor_of_a_connection_that_was_opened_anew(sides: Sides) -> None:
     path = sides.pair.primary.path
     connection = connect(path)
     cursor = connection.execute("SELECT 1 UNION SELECT 2")
@@ -217,7 +217,7 @@ def test_a_cursor_of_a_connection_that_was_opened_anew(sides: Street) -> None:
     connection.close()
 
 
-def test_calling_a_closed_connection(sides: Street) -> None:
+def test_calling_a_closed_connection(sides: Sides) -> None:
     connection = connect(sides.pair.primary.path)
     assert connection("SELECT 1") is not None
     connection.close()
@@ -260,7 +260,7 @@ KILLS += [("adopt.before_rename", 1, False), ("adopt.after_rename", 1, True)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("place", "hits", "kept"), KILLS)
-def test_a_writer_killed_at_the_door(sides: Street, place: str, hits: int, kept: bool) -> None:
+def test_a_writer_killed_at_the_door(sides: Sides, place: str, hits: int, kept: bool) -> None:
     """Its last transaction is there or not, whole, on all sides, once a second connection has written."""
     number = LARGE if place.startswith("adopt.") else hits
     sides.close()
@@ -314,7 +314,7 @@ IN_PLACE = [
 
 @pytest.mark.parametrize(("bring", "create"), IN_PLACE)
 def test_what_stands_in_place_of_sqlites_own_is_refused_where_it_would_be_felt(
-    sides: Street, bring: Any, create: str
+    sides: Sides, bring: Any, create: str
 ) -> None:
     """The primary stored what the application's function made of a row, the secondary what SQLite's made of it."""
     first, second = sides.calls.connections[0], sides.calls.connections[1]
@@ -339,7 +339,7 @@ def test_what_stands_in_place_of_sqlites_own_is_refused_where_it_would_be_felt(
 
 
 @pytest.mark.parametrize("level", [0, 2])
-def test_begin_immediate_within_a_savepoint_does_not_empty_the_database(sides: Street, level: int) -> None:
+def test_begin_immediate_within_a_savepoint_does_not_empty_the_database(sides: Sides, level: int) -> None:
     """A connection of SQLite that has read nothing yet loses every table by these four statements (releases 3.40.1 and
     3.54.1; the differential test found it on its plain side). Ours have read when they are opened."""
     connection = sides.calls.connections[level]

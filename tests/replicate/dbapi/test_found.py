@@ -14,7 +14,7 @@ import pytest
 
 from replicate import connect
 from replicate.dbapi.row import columns_of_text
-from tests.harness.differential import Street, play
+from tests.harness.differential import Sides, play
 
 SCRIPT = """
 CREATE TABLE auto (id INTEGER PRIMARY KEY AUTOINCREMENT, a NOT NULL, b UNIQUE);
@@ -26,7 +26,7 @@ COUNTED = "CREATE TABLE c (id INTEGER PRIMARY KEY AUTOINCREMENT, g AS (a) VIRTUA
 
 
 @pytest.mark.parametrize("between", ["COMMIT", "SELECT 1", "CREATE INDEX i ON c (a)"])
-def test_a_changed_rowid_beside_a_virtual_column_moves_no_counter(sides: Street, between: str) -> None:
+def test_a_changed_rowid_beside_a_virtual_column_moves_no_counter(sides: Sides, between: str) -> None:
     """Such a row goes and comes on the secondary, and what came there raised the AUTOINCREMENT counter (found by the
     differential test, seed 102-wild-2-0)."""
     play(sides, COUNTED, "BEGIN", "INSERT INTO c (id, a) VALUES (7, 1)", between, "UPDATE c SET id = id + 10")
@@ -36,7 +36,7 @@ def test_a_changed_rowid_beside_a_virtual_column_moves_no_counter(sides: Street,
 
 
 @pytest.mark.parametrize("table", ["auto (a) VALUES (1)", "c (a) VALUES (1)"])
-def test_a_counter_that_moved_before_a_pragma_that_travels(sides: Street, table: str) -> None:
+def test_a_counter_that_moved_before_a_pragma_that_travels(sides: Sides, table: str) -> None:
     """The counter came behind the pragma, and was compared with what the rows had made of it (found by the differential
     test, seed 103-plain-0-9)."""
     play(sides, COUNTED, "COMMIT")
@@ -47,7 +47,7 @@ def test_a_counter_that_moved_before_a_pragma_that_travels(sides: Street, table:
 LIKE_SLOTS = "CREATE TABLE like_slots (id INTEGER PRIMARY KEY, n INTEGER, name TEXT)"
 
 
-def test_a_table_that_looks_like_our_ring_is_taken_for_no_old_copy(sides: Street) -> None:
+def test_a_table_that_looks_like_our_ring_is_taken_for_no_old_copy(sides: Sides) -> None:
     """A row (N, N, NULL) was taken for transaction N's slot of the ring, and the region for an old copy beside
     a newer -wal (found by the differential test, seed 115-wild-0-12)."""
     play(sides, LIKE_SLOTS, "COMMIT", "INSERT INTO n VALUES (1)")
@@ -73,13 +73,13 @@ SHORT = (
 
 
 @pytest.mark.parametrize("insert", ["INSERT", "INSERT OR ABORT", "REPLACE"])
-def test_short_records_that_are_copied_whole_arrive_whole(sides: Street, insert: str) -> None:
+def test_short_records_that_are_copied_whole_arrive_whole(sides: Sides, insert: str) -> None:
     """Where a table has no trigger, SQLite copies the records of INSERT ... SELECT * as they are, and the hook is given
     NULL for what ALTER TABLE ADD left to the default: our guards keep it from that (found while they rested)."""
     play(sides, *SHORT, f"{insert} INTO dst SELECT * FROM src", "UPDATE dst SET a = a + 1")
 
 
-def test_deleting_all_rows_is_heard_whoever_prepared_it_first(sides: Street) -> None:
+def test_deleting_all_rows_is_heard_whoever_prepared_it_first(sides: Sides) -> None:
     """The DELETE that clears a whole table at once calls no hook: our guards keep SQLite from it, always."""
     clear = "DELETE FROM dst"
     play(sides, *SHORT, clear, "INSERT INTO dst SELECT * FROM src", clear, "INSERT INTO dst (a) VALUES (5)", clear)
@@ -90,7 +90,7 @@ WRITE = "UPDATE auto SET b = (SELECT max(a.id) FROM auto a JOIN auto c USING (id
 
 
 @pytest.mark.parametrize(("call", "sql"), [("execute", READ), ("execute", WRITE), ("executemany", WRITE)])
-def test_a_progress_handler_takes_no_description_away(sides: Street, call: str, sql: str) -> None:
+def test_a_progress_handler_takes_no_description_away(sides: Sides, call: str, sql: str) -> None:
     """For the columns of a statement that gave no row it is prepared once more, if it is too long to be kept."""
     said: list[set[object]] = []
     for connection in (connect(sides.pair.primary.path), sqlite3.connect(":memory:")):

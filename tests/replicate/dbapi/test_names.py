@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from replicate.region.sqlite.sql.names import fold
-from tests.harness.differential import Street
+from tests.harness.differential import Sides
 from tests.harness.several import Several
 from tests.harness.sql_programs import Step
 
@@ -37,7 +37,7 @@ def insert(number: int) -> str:
         ("BEGIN", insert(1), "ROLLBACK TRANSACTION foo", insert(2)),
     ],
 )
-def test_savepoints_of_any_name(sides: Street, texts: tuple[str, ...]) -> None:
+def test_savepoints_of_any_name(sides: Sides, texts: tuple[str, ...]) -> None:
     for text in texts:
         sides.step(Step(0, "execute", ((text, ()),)))
     sides.finish()

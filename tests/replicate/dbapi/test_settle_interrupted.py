@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from replicate.region.sqlite.capture.capture import Capture
-from tests.harness.differential import Street
+from tests.harness.differential import Sides
 from tests.replicate.dbapi.test_as_sqlite3 import same
 from tests.replicate.dbapi.test_as_sqlite3_found import told
 
@@ -39,7 +39,7 @@ def interrupted(connection: Any, *actions: Callable[[], Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("isolation_level", [None, ""])
-def test_rows_of_a_generated_column_wait(sides: Street, isolation_level: str | None) -> None:
+def test_rows_of_a_generated_column_wait(sides: Sides, isolation_level: str | None) -> None:
     def program(connection: Any) -> Any:
         connection.isolation_level = isolation_level
         connection.commit()
@@ -59,7 +59,7 @@ def test_rows_of_a_generated_column_wait(sides: Street, isolation_level: str | N
     assert same(sides, program, SCRIPT, TABLES) == ([INTERRUPTED] * 4, False)
 
 
-def test_writes_to_a_blob_wait(sides: Street) -> None:
+def test_writes_to_a_blob_wait(sides: Sides) -> None:
     def program(connection: Any) -> Any:
         connection.execute("BEGIN")
         with connection.blobopen("other", "data", 1) as blob:
@@ -71,7 +71,7 @@ def test_writes_to_a_blob_wait(sides: Street) -> None:
     assert same(sides, program, SCRIPT, TABLES) == ([INTERRUPTED] * 2, False)
 
 
-def test_a_commit_waits(sides: Street) -> None:
+def test_a_commit_waits(sides: Sides) -> None:
     def program(connection: Any) -> Any:
         connection.execute("BEGIN")
         connection.execute("UPDATE net SET a = 20 WHERE id = 2")
@@ -82,7 +82,7 @@ def test_a_commit_waits(sides: Street) -> None:
     assert same(sides, program, SCRIPT, TABLES) == (([INTERRUPTED] * 2, True), False)
 
 
-def test_no_transaction_stays_open_behind_a_statement_of_its_own(sides: Street) -> None:
+def test_no_transaction_stays_open_behind_a_statement_of_its_own(sides: Sides) -> None:
     def program(connection: Any) -> Any:
         connection.isolation_level = None
         connection.commit()
@@ -97,7 +97,7 @@ def test_no_transaction_stays_open_behind_a_statement_of_its_own(sides: Street) 
     assert same(sides, program, SCRIPT, TABLES) == ([INTERRUPTED] * 4, False)
 
 
-def test_what_was_told_before_the_interrupt_is_told_once(sides: Street) -> None:
+def test_what_was_told_before_the_interrupt_is_told_once(sides: Sides) -> None:
     def program(connection: Any) -> Any:
         connection.execute("BEGIN")
         connection.execute("UPDATE net SET a = 20 WHERE id = 2")
@@ -114,7 +114,7 @@ def test_what_was_told_before_the_interrupt_is_told_once(sides: Street) -> None:
 
 
 def test_an_interrupt_behind_a_failed_statement_of_its_own_ends_its_transaction(
-    sides: Street, monkeypatch: pytest.MonkeyPatch
+    sides: Sides, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = sides.calls.connections[0]  # type: ignore[union-attr]
     connection.isolation_level = None

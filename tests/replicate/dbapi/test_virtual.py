@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from replicate.errors import ConflictError
-from tests.harness.differential import Plain, Street, street
+from tests.harness.differential import Plain, Sides, street
 from tests.harness.sql_programs import Step
 
 SCRIPT = """
@@ -43,11 +43,11 @@ def words(dice: Random) -> str:
     return " ".join(f"{dice.choice(_WORDS)}{dice.randint(0, 40)}" for _ in range(12))
 
 
-def execute(sides: Street, text: str, *parameters: Any) -> None:
+def execute(sides: Sides, text: str, *parameters: Any) -> None:
     sides.step(Step(0, "execute", ((text, parameters),)))
 
 
-def prove(sides: Street) -> None:
+def prove(sides: Sides) -> None:
     """All sides are the same, and the secondary's indexes are sound in SQLite's own judgement."""
     sides.finish()
     sides.prove()
@@ -60,7 +60,7 @@ def prove(sides: Street) -> None:
             connection.execute(f"INSERT INTO {name} ({name}) VALUES ('integrity-check')")
 
 
-def savepoints_and_errors(sides: Street, dice: Random, table: str) -> None:
+def savepoints_and_errors(sides: Sides, dice: Random, table: str) -> None:
     """What may go wrong between an index's own writes, which come when they come."""
     execute(sides, "SAVEPOINT one")
     execute(sides, f"INSERT INTO {table} VALUES (?, ?)", words(dice), "gone")
