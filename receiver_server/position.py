@@ -3,8 +3,8 @@
 Guarantees: nothing that is applied or in the pool is asked for again, and nothing that is neither is left out. The
 place up to which the pool is freed is noted *before* the applied position is read: what is freed later is still found
 in the pool, and what was freed before is applied. (The pool's only producer is our caller, which does not write now.)
-After a loss of power the regions may lack what our journal holds: until the Update Process has recovered it we know no
-place, since what is durable here may be pruned there by now, and would be refused as lost.
+After a loss of power the regions may lack what our journal holds: until the Update Process has recovered it no place
+is known: what is durable here may be pruned there, and would be refused as lost.
 Refuses to know: connections, how the pool is made again when it does not fit. Blocks on the disk: call it in a thread.
 """
 

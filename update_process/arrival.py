@@ -2,10 +2,10 @@
 
 Guarantees: a region that the stream makes stands in its place, whole and on the disk, at the position of the others,
 before it is registered; killed at any step, the same transaction comes again and finds what is done: a file in that
-place is taken if it is the very one that was made for this transaction, and any other is refused by name and never
-replaced. A region that waits is entered durably before its transaction is journalled here. One that is here from
-before, and was released and added again on the primary, waits too, if another region is left to go on with: its file
-stays as it is until the seed replaces it.
+place is taken if it was made for this transaction; any other is refused by name, never replaced. A region that waits
+is entered durably before its transaction is journalled here. One that is here from before, and was released and added
+again on the primary, waits too, if another region is left to go on with: its file stays as it is until the seed
+replaces it.
 Refuses to know: what makes a region (region/sqlite/empty.py), and what is done with its changes (routes.py).
 """
 

@@ -6,10 +6,9 @@ OutcomeUnknownError, which says so. What a killed writer left between append and
 before the next transaction reads anything. One that begins LOOK_S after its file was replaced is refused. Several
 regions get one number, one frame and one COMMIT, which reaches one file after the other: where it fails between two,
 the rest is rolled forward at once.
-Leaves to others: how changes were captured (region/sqlite/capture/capture.py), PEP 249 (dbapi/__init__.py), what is in
-a frame.
+Leaves to others: how changes were captured (region/sqlite/capture), PEP 249 (dbapi), frames.
 
-One session serves one connection and is used by one thread at a time. Its region locks are its own descriptors.
+A session serves one connection, in one thread at a time. Its region locks are its own descriptors.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 Three ways, each as thorough as its caller needs. `measure`: by their heads and, if `verify`, their checks. `plain_run`:
 with everything that proves a transaction of one origin, the chain hash, too. `skim_run`: by heads, with proof of where
-they end. And `Pieces`: frames that come one behind the other and do not lie so, as in the receive pool.
+they end. And `Pieces`: frames that come one after another and do not lie so, as in the receive pool.
 
 Guarantees: what is counted is whole frames, each with its markers, a length in its range, a kind that may stand there
 and the next number; what is wrong after good frames is not told before it is the first. `Pieces` are read in their
 order, without a gap, and only short stretches are copied.
-Refuses to know: what frames hold, and what to do about a wrong one. Pure.
+Leaves to others: what frames hold, what to do about a wrong one. Pure.
 """
 
 from __future__ import annotations
