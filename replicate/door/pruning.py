@@ -3,9 +3,9 @@
 Guarantees: a segment goes only when every registered consumer has durably applied all of it (and so has the seed that
 is on its way to one), and every region holds it on the disk, so that neither a secondary nor our own recovery can want
 it; the newest two always stay, and of a secondary as much as a rollback may want (journal.rollback_bytes). Where an
-archive is configured, a segment goes only when that holds it, too. At the cap the policy `keep` removes nothing more;
-`drop-consumer` gives up the slowest consumers, as few as it takes, each marked as to be seeded; `prune-archived`
-removes what is archived, whatever consumers still need.
+archive is configured, a segment goes only when that holds it, too; where suppliers share, when all that do have it. At
+the cap the policy `keep` removes nothing more; `drop-consumer` gives up the slowest consumers, as few as it takes, each
+marked as to be seeded; `prune-archived` removes what is archived, whatever consumers still need.
 The journal's reserve is kept up on the way (journal/reserve.py).
 Refuses to know: who asks and how often, what a consumer does about it.
 """
@@ -21,6 +21,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from replicate.door.door import Door
+from replicate.door.known_to_all import known_to_all
 from replicate.door.recovery.stale_wal import refuse_stale_file
 from replicate.errors import BusyError, ReplicateError
 from replicate.instance.archive_mark import archived_seqno
@@ -110,7 +111,7 @@ class _Pruning:
         self._archived = archived_seqno(door.instance)
 
     def run(self, on_drop: Callable[[Consumer], None]) -> list[int]:
-        removed = self._remove(self._below(self._consumers))
+        removed = self._remove(self._known_to_all(self._below(self._consumers)))
         with suppress(ReplicateError):  # nothing needs it, and status says what is wrong with a region
             if numbers := self._chain.first_seqnos():
                 self._note_idle(numbers[-1], behind=NOTE_BEHIND)
@@ -132,7 +133,7 @@ class _Pruning:
 
     def would_remove(self) -> list[int]:
         """The first seqnos of the segments that `run` would remove now."""
-        below = self._below(self._consumers) or 0
+        below = self._known_to_all(self._below(self._consumers)) or 0
         return [first for first, following in pairwise(self._chain.first_seqnos()) if following <= below]
 
     def _give_up(self, consumer: Consumer, below: int, on_drop: Callable[[Consumer], None]) -> Consumer:
@@ -188,6 +189,12 @@ class _Pruning:
             self._bound = durable_in_regions(self._door.words, self._regions)
         below = min(below, self._bound + 1)
         return below if below >= numbers[1] else None
+
+    def _known_to_all(self, below: int | None) -> int | None:
+        """No more than all suppliers have that share. At the cap nobody waits for that."""
+        if below is None or (known := known_to_all(self._door, self._chain)) is None:
+            return below
+        return min(below, known + 1)
 
     def _not_absorbed(self) -> list[int]:
         """Of a supplier's regions, up to where the Update Process has looked at the journal for what several write."""
