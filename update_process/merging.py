@@ -379,18 +379,25 @@ class Merging:
     def lacking(self, position: Position) -> dict[bytes, dict[int, tuple[int, int]]]:
         """Of each other supplier that shares a partition what it has not told that it has: origin -> the last here, and
         the last that it has told."""
-        own, found = self._session.door.instance.content.uuid, dict[bytes, dict[int, tuple[int, int]]]()
+        rows = self.rows(position)
+        here = rows.pop(self._session.door.instance.content.uuid)
+        found = {
+            instance: {origin: (last, row[origin]) for origin, last in here.items() if last > row[origin]}
+            for instance, row in rows.items()
+        }
+        return {instance: lacking for instance, lacking in found.items() if lacking}
+
+    def rows(self, position: Position) -> dict[bytes, dict[int, int]]:
+        """Of each supplier that shares a partition what it has told that it has, of those that are here, and of us what
+        is here: origin -> the last."""
+        here = {origin: last for origin, (last, _) in position.chains.items()}
+        found = {self._session.door.instance.content.uuid: here}
         for instance, origins in self._members().items():
             told: Mapping[int, int] = {}
             for origin in origins:
                 told = merged_told(told, self.told_by(origin, ()))
-            lacking = {
-                origin: (last, told.get(origin, 0))
-                for origin, (last, _) in position.chains.items()
-                if origin not in origins and last > told.get(origin, 0)
-            }
-            if lacking and instance != own:
-                found[instance] = lacking
+            row = {origin: last if origin in origins else told.get(origin, 0) for origin, last in here.items()}
+            found.setdefault(instance, row)
         return found
 
     def _members(self) -> Mapping[bytes, list[int]]:

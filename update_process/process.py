@@ -375,7 +375,7 @@ class _Driver:
                 applied_per_s=self._busy.per_s,
             )
         if isinstance(applier, SupplierApplier):
-            self._context.status(awaited=applier.awaited())
+            self._context.status(awaited=applier.awaited(), told=applier.told())
         for region, is_made in done.arrived:
             if is_made:
                 self._log.info("region made", region=region)

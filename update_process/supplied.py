@@ -158,6 +158,10 @@ class SupplierApplier:
         """Suppliers that have not told that they have what several write, and since when (seconds since 1970)."""
         return self._tending.awaited()
 
+    def told(self) -> dict[str, dict[str, int]]:
+        """See Tending."""
+        return self._tending.told()
+
     def left(self, upto: int) -> int:
         """Transactions up to that place that are not applied."""
         waiting = (one for one in self.pool.peek(None) if one.kind is not RecordKind.PARTS and one.address < upto)

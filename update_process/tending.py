@@ -45,6 +45,8 @@ class Tending:
         self._since_s = self._looked_s = time.monotonic()
         self._awaited: Awaited = {}
         """Of each supplier that has not told all: what it was to tell, and since when."""
+        self._rows: Mapping[bytes, Mapping[int, int]] = {}
+        """What each supplier has, as of the last look."""
         self._tended_seqno = -1
         """The end of our journal when it was tended last."""
 
@@ -75,6 +77,20 @@ class Tending:
         """Suppliers that have not told that they have what several write, and since when (seconds since 1970)."""
         return {name_of(self._session.door, one): since_s for one, (_, since_s) in self._awaited.items()}
 
+    def told(self) -> dict[str, dict[str, int]]:
+        """Who has what of whom, as of the last look: by supplier, and by origin ("NAME INCARNATION"), the last of its
+        transactions that it has told that it has; of ours what was here. Nothing where nobody shares."""
+        door, rows = self._session.door, self._rows
+        histories = {one.origin.key: one for one in door.catalogue_now().histories} if rows else {}
+        return {
+            name_of(door, one): {
+                f"{histories[origin].name} {histories[origin].incarnation}": last
+                for origin, last in row.items()
+                if origin in histories
+            }
+            for one, row in rows.items()
+        }
+
     @property
     def is_full(self) -> bool:
         """Whether so much is to be told that it is time, whatever arrives."""
@@ -100,6 +116,7 @@ class Tending:
                 session.rollback()
                 return
             self._merging.tend(session.position)
+            self._rows = self._merging.rows(session.position)
             self._await(self._merging.lacking(session.position))
             session.keep()
         except BusyError:

@@ -56,7 +56,7 @@ from replicate.status.comparing import ComparedReport, RepairedReport, compared_
 from replicate.status.indexes import index_findings, indexes_report
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.listens import listens
-from replicate.status.merging import merging_findings
+from replicate.status.merging import merging_findings, who_has_what
 from replicate.status.others import OtherInstance, look_for, placed
 from replicate.status.packets import hears_by_packets, look_at_packets, were_level_by_packets
 from replicate.status.patrol import patrol_findings, patrol_report
@@ -177,6 +177,7 @@ def collect(instance: Instance) -> Status:
         indexes=indexes_report(indexes, now_wall_ns),
         packets=packets,
         suppliers=suppliers,
+        told=who_has_what(instance),
     )
 
 

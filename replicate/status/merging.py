@@ -43,6 +43,18 @@ def merging_findings(instance: Instance, now_wall_s: float) -> Iterator[Finding]
             yield Finding("SUPPLIER_SILENT", text, do, name)
 
 
+def who_has_what(instance: Instance) -> dict[str, dict[str, int]]:
+    """By the Update Process, as it last said; see Status.told. Nothing of what is no supplier, or makes no sense."""
+    status = DaemonFiles(instance.path, "update").read_status() if instance.is_supplier else None
+    told = None if status is None else status.facts.get("told")
+    rows = told.items() if isinstance(told, dict) else ()
+    return {
+        str(name): {str(origin): last for origin, last in row.items() if type(last) is int}
+        for name, row in rows
+        if isinstance(row, dict)
+    }
+
+
 def _open_merges(instance: Instance) -> int:
     entry = instance.regions[0]
     try:

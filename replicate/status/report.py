@@ -312,6 +312,9 @@ class Status:
     """The peers that get packets."""
     suppliers: tuple[SupplierReport, ...] = ()
     """On a supplier, each that has sent since its Receiver Server was started; `receiving` has their sums."""
+    told: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """On a supplier, who has what of whom, by its Update Process: by supplier that shares, ourselves among them, and by
+    origin ("NAME INCARNATION") the last transaction that it has told that it has."""
 
     @property
     def is_wrong(self) -> bool:

@@ -86,6 +86,11 @@ def _paragraphs(status: Status) -> Iterator[tuple[int, str]]:
         yield 4, f"receiver backlog {_number(receiving.receiver_backlog)}, {fill}"
         if status.patrol is not None:
             yield 2, f"patrol: {status.patrol.line}"
+    for name, row in status.told.items():
+        yield (
+            2,
+            f"{name} has {', '.join(f'{origin} up to {last}' for origin, last in row.items())}, by what it has told",
+        )
     if status.indexes is not None:
         yield 2, f"indexes: {status.indexes.line}"
     yield 2, f"bottleneck: {status.bottleneck or 'none, everything is level'}"

@@ -144,6 +144,8 @@ def test_who_is_silent_is_known_by_name(two: Suppliers) -> None:
             work_through(applier)
             applier._tending.tend()
             assert list(applier.awaited()) == ["b"]
+            told = applier.told()
+            assert {origin for origin, last in told["a"].items() if last > told["b"][origin]} == {"a 2"}
             two.by["b"].reload()
     for _ in range(2):
         carry(two, "a", "b")
@@ -153,3 +155,8 @@ def test_who_is_silent_is_known_by_name(two: Suppliers) -> None:
         work_through(applier)
         applier._tending.tend()
         assert applier.awaited() == {}
+        told = applier.told()
+        assert told.keys() == {"a", "b"}
+        assert told["a"].items() - told["b"].items() == {("a 2", told["b"]["a 2"] + 1)}, (
+            "a told last, which nobody tells of"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from replicate.daemon.files import DaemonFiles
 from replicate.instance.instance import Instance
 from replicate.roles.merges import settle
-from replicate.status.merging import SILENT_S, merging_findings
+from replicate.status.collect import collect
+from replicate.status.merging import SILENT_S, merging_findings, who_has_what
+from replicate.status.text import lines
 from tests.harness.suppliers import Suppliers, run, shared
 
 
@@ -49,6 +52,27 @@ def test_a_supplier_that_is_silent_for_an_hour_is_named(two: Suppliers, monkeypa
     assert found(site, 1000.0 + SILENT_S - 1) == []
     ((code, text),) = found(site, 1000.0 + 3 * SILENT_S)
     assert (code, text[:35]) == ("SUPPLIER_SILENT", "supplier b has not told for 3 h tha")
+
+
+def test_who_has_what_of_whom_is_as_the_update_process_last_said(
+    two: Suppliers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = two.by["a"]
+    before = collect(site)
+    facts: dict[str, Any] = {"told": {"a": {"a 1": 9, "b 1": 5}, "b": {"a 1": 7, "b 1": 5}}}
+
+    class Status:
+        is_running = False
+
+    Status.facts = facts  # type: ignore[attr-defined]
+    monkeypatch.setattr(DaemonFiles, "read_status", lambda _self: Status)
+    assert who_has_what(site) == facts["told"]
+    text = "\n".join(lines(replace(before, told=who_has_what(site)), 120))
+    assert "  a has a 1 up to 9, b 1 up to 5, by what it has told\n" in text
+    assert "  b has a 1 up to 7, b 1 up to 5, by what it has told\n" in text
+    for nonsense in (None, 7, [], {"a": 7}, {"a": {"a 1": "9"}}):
+        facts["told"] = nonsense
+        assert not any(who_has_what(site).values())
 
 
 def test_who_is_no_supplier_says_nothing(tmp_path: Path) -> None:
