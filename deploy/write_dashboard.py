@@ -118,7 +118,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             each("patrol_passed_ranges", "patrol_different_ranges", title="Ranges passed over, and different"),
             each("index_verified_entries", title="Entries of indexes that the patrol has verified"),
             each("index_age_seconds", unit="s", title="Age of the last round through the indexes"),
-            each("index_left_out", "index_damaged", title="Indexes left out, and damaged"),
+            each("left_out_indexes", "damaged_indexes", title="Indexes left out, and damaged"),
             Panel("Last compare", (("compared_seconds", "with {{other}}, " + WHO),), "s",
                   about=METRICS["dualsite_compared_seconds"].help),
             Panel("It was equal", (("compared_equal_state", "with {{other}}, " + WHO),),

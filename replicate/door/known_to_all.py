@@ -1,7 +1,7 @@
 """Up to where every supplier that shares a partition has told that it has our journal.
 
-A supplier asks whomever it meets for what it lacks: one that was restored, or whose way was another one so far, asks a
-supplier that never sent it anything. So what it may lack stays, whoever serves it today.
+A supplier asks each that it meets for what it lacks: one that was restored, or whose way was another one so far, asks a
+supplier that never sent it anything. So what it may lack stays, though another one serves it today.
 
 Guarantees: what was not told counts as lacking. One that was retired, or that shares nothing, is not waited for.
 Leaves to others: who tells when (update_process/tending.py), what is removed (pruning.py). Blocks on the disk.

@@ -1,12 +1,11 @@
 """Removing journal segments that nobody needs any more.
 
 Guarantees: a segment goes only when every registered consumer has durably applied all of it (and so has the seed that
-is on its way to one), and every region holds it on the disk, so that neither a secondary nor our own recovery can want
-it; the newest two always stay, and of a secondary as much as a rollback may want (journal.rollback_bytes). Where an
-archive is configured, a segment goes only when that holds it, too; where suppliers share, when all that do have it. At
-the cap the policy `keep` removes nothing more; `drop-consumer` gives up the slowest consumers, as few as it takes, each
-marked as to be seeded; `prune-archived` removes what is archived, whatever consumers still need.
-The journal's reserve is kept up on the way (journal/reserve.py).
+is on its way to one), and every region holds it on the disk; the newest two always stay, and of a secondary as much as
+a rollback may want (journal.rollback_bytes). Where an archive is configured, that must hold it, too; where suppliers
+share, all that do. At the cap the policy `keep` removes nothing more; `drop-consumer` gives up the slowest consumers,
+as few as it takes, each marked as to be seeded; `prune-archived` removes what is archived, whatever consumers still
+need. The journal's reserve is kept up on the way (journal/reserve.py).
 Refuses to know: who asks and how often, what a consumer does about it.
 """
 

@@ -331,7 +331,7 @@ def test_in_each_state_those_alerts_fire_and_no_others(walk: Walk, state: str, t
         ("DualsiteCertificateExpires", "certificate_expires_seconds", 13 * 86_400.0),
         ("DualsiteDifferent", "compared_equal_state", 0.0),
         ("DualsiteDiverged", "patrol_different_ranges", 1.0),
-        ("DualsiteIndexDamaged", "index_damaged", 1.0),
+        ("DualsiteIndexDamaged", "damaged_indexes", 1.0),
         ("DualsiteCompareDue", "compared_seconds", 16 * 86_400.0),
         ("DualsiteFatal", "fatal_errno", 28.0),
     ],

@@ -180,7 +180,7 @@ def make_again(path: str | os.PathLike[str], region: bytes, index: str) -> None:
         raise ConflictError(
             f"index {index} cannot be made again: {error}",
             where=os.fspath(path),
-            do="Two rows have one key. Compare the sites (replicate compare), and mend the rows before",
+            do="Two rows have one key. Compare the sites (replicate -i INSTANCE compare), and mend the rows before",
         ) from error
     except apsw.Error as error:
         raise translate(error, where=os.fspath(path)) from error

@@ -30,7 +30,7 @@ GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 def test_names_say_their_unit_and_none_is_there_twice() -> None:
     assert len(METRICS) > 30
-    units = "seconds|bytes|ratio|seqno|transactions|segments|state|errno|total|rows|ranges"
+    units = "seconds|bytes|ratio|seqno|transactions|segments|state|errno|total|rows|ranges|entries|indexes"
     assert len(METRICS) == sum(bool(figure.metric) for figure in FIGURES.values())
     for name, metric in METRICS.items():
         assert re.fullmatch(rf"dualsite_[a-z_]+_({units})", name), name

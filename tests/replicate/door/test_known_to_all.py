@@ -50,8 +50,8 @@ def pruned(made: Suppliers, name: str, *, dry_run: bool = False) -> list[int]:
 def write_segments(made: Suppliers, name: str) -> None:
     """Several, in the table that all write; keys of its own."""
     connection = made.connect(name)
-    for _ in range(40):
-        connection.execute("INSERT INTO ta (v) VALUES (zeroblob(100000))")
+    for _ in range(10):
+        connection.execute("INSERT INTO ta (v) VALUES (zeroblob(400000))")
         connection.commit()
     connection.close()
 
@@ -69,7 +69,7 @@ def test_what_one_may_lack_that_is_no_peer_stays_until_it_has_told(line: Supplie
     line.carry("a", "b")
     tell(line, "b")
     line.carry("b", "a")
-    assert known(line, "a") < end - 30  # c has nothing of it
+    assert known(line, "a") <= end - 10  # c has nothing of it
     assert pruned(line, "a", dry_run=True) == pruned(line, "a") == []
     line.carry("b", "c")
     tell(line, "c")
@@ -87,7 +87,7 @@ def test_one_that_is_retired_is_not_waited_for(line: Suppliers) -> None:
     tell(line, "b")
     line.carry("b", "a")
     assert pruned(line, "a") == []
-    retire(line.by["b"], "c", timeout_s=30)
+    retire(line.by["b"], "c", timeout_s=0.1)
     line.level((("a", "b"), ("b", "a")))
     tell(line, "b")
     line.level((("a", "b"), ("b", "a")))
