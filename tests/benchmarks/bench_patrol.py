@@ -7,8 +7,9 @@ One table of N rows of about 100 bytes, in the page cache. Measured are, in turn
 (a connection and a read transaction for each range), the verification of each of these ranges, and `digest`, which
 reads the table once. A patrol of 1 % of a core does a hundredth of its figure.
 
-Then pairs with real daemons, whose table has N rows, too, in turns without a patrol and with one at its default, 1 % of
-a core, but that it begins its next round at once: a backlog of N updates in random order, and commits on a level pair.
+Then pairs with real daemons, whose table has N rows, too, and an index, in turns without patrols and with those of both
+sites, of rows and of indexes, at their default, 1 % of a core, but that each begins its next round at once: a backlog
+of N updates in random order, and commits on a level pair.
 
 Prints a JSON line for each: rows a second of CPU time, the best of the rounds, and its ratio to `digest`; of the pairs
 the medians with and without (transactions a second of the backlog; milliseconds of a commit, and from there to a reader
@@ -33,6 +34,7 @@ from replicate.admin.regions import add_region
 from replicate.bench.catch_up import VALUE_BYTES, catch_up, write
 from replicate.bench.latency import latency
 from replicate.bench.street import Bench
+from replicate.compare.index_found import look_at_indexes
 from replicate.compare.patrolled import Outcome, look_at_patrolled
 from replicate.compare.range_check import take_range, verify
 from replicate.compare.rounds import Place
@@ -43,7 +45,8 @@ from replicate.wire.message import Check
 from tests.benchmarks import report
 from tests.benchmarks.street_bench import machine, make_database
 
-PATROLS: Final = {"without": "[source]\npatrol_percent = 0\n", "with": "[source]\npatrol_round_s = 0.1\n"}
+PATROLS: Final = {"without": "[{}]\npatrol_percent = 0\n", "with": "[{}]\npatrol_round_s = 0.1\n"}
+"""Of a source, and of a receiver."""
 """Settings of the primary."""
 NOTICED: Final = ("backlog", "commit", "visible")
 
@@ -124,19 +127,23 @@ def measure_noticed(arguments: argparse.Namespace) -> Iterator[report.Line]:
         bench = Bench(Path(name), settings='[journal]\ndurability = "off"\n')
         try:
             make_database(Path(name) / "app.db", count, VALUE_BYTES)
+            with closing(sqlite3.connect(Path(name) / "app.db")) as connection:
+                connection.execute("CREATE INDEX item_value ON item (value)")
             bench.make_primary(Path(name) / "app.db")
             secondaries = [bench.add_secondary(f"s{number}") for number in range(2 * arguments.rounds)]
             last, _ = write(bench.primary, "update", count)
             for place, secondary in enumerate(secondaries):
                 patrol = ("without", "with", "with", "without")[place % 4]
-                (bench.primary / "replicate.toml").write_text(PATROLS[patrol])
-                noted = look_at_patrolled(secondary)  # while it was seeded there was one
+                for instance, section in ((bench.primary, "source"), (secondary, "receiver")):
+                    (instance / "replicate.toml").write_text(PATROLS[patrol].format(section))
+                noted = look_at_patrolled(secondary), look_at_indexes(secondary)  # while it was seeded there were both
                 found["backlog"][patrol].append(float(catch_up(bench, secondary, last, count)["from_start"]))
                 taken = latency(bench, secondary, arguments.commits, 0.005)
                 last += arguments.commits
                 found["commit"][patrol] += taken["commit"]
                 found["visible"][patrol] += taken["visible"]
-                if (look_at_patrolled(secondary) != noted) != (patrol == "with"):
+                now = look_at_patrolled(secondary), look_at_indexes(secondary)
+                if {before != after for before, after in zip(noted, now, strict=True)} != {patrol == "with"}:
                     raise RuntimeError(f"{patrol} a patrol, and what it noted says otherwise")
         finally:
             bench.close()
