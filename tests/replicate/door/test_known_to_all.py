@@ -80,6 +80,12 @@ def test_what_one_may_lack_that_is_no_peer_stays_until_it_has_told(line: Supplie
     assert len(pruned(line, "a")) >= 2
 
 
+def test_what_one_began_with_it_has_though_it_has_told_nothing(line: Suppliers) -> None:
+    number = known(line, "a")
+    assert number is not None
+    assert number > 5, "the tables, the partitions, and that they are suppliers"
+
+
 def test_one_that_is_retired_is_not_waited_for(line: Suppliers) -> None:
     line.level(LINE)
     write_segments(line, "a")

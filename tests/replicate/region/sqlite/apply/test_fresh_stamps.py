@@ -104,6 +104,14 @@ def test_a_row_that_is_written_once_is_packed_at_once_and_no_other_is() -> None:
     assert found.all_names() == {one, two, old, new}
 
 
+@pytest.mark.parametrize(("number", "kept"), [(0, 0), (5, 1)])
+def test_of_what_everybody_has_only_rows_with_unique_values_are_stamped(number: int, kept: int) -> None:
+    site = Stamped(number)
+    flat = change_of(site.definition.table_id, (int(Op.INSERT), "a", "a", 1, 1))
+    site.merger.absorb([Absorbed(flat, flat, Stamp(1, 2, 3), True)], lambda _table: True)
+    assert len(site.kept()) == kept
+
+
 @pytest.mark.parametrize("groups", [(0, 1, -1), (0, 1, 256)])
 def test_of_a_table_with_sums_or_very_many_groups_none_is(groups: tuple[int, ...]) -> None:
     site = Stamped(1)
