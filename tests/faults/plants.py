@@ -145,16 +145,21 @@ PLANTS: Final[dict[str, Plant]] = {
 }  # fmt: skip
 
 
-def plant(name: str, directory: Path) -> None:
-    """A copy of the packages and the tests below `directory`, with that bug."""
-    for package in (*PACKAGES, "tests"):
-        shutil.copytree(ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__", "corpus"))
-    path = directory / PLANTS[name].file
+def harmed(name: str) -> str:
+    """The text of that bug's file with the bug in it."""
+    path = ROOT / PLANTS[name].file
     text = path.read_text(encoding="utf-8")
     for old, new in PLANTS[name].replacements:
         assert text.count(old) == 1, f"{name}: this stands {text.count(old)} times in {path.name}: {old!r}"
         text = text.replace(old, new)
-    path.write_text(text, encoding="utf-8")
+    return text
+
+
+def plant(name: str, directory: Path) -> None:
+    """A copy of the packages and the tests below `directory`, with that bug."""
+    for package in (*PACKAGES, "tests"):
+        shutil.copytree(ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__", "corpus"))
+    (directory / PLANTS[name].file).write_text(harmed(name), encoding="utf-8")
 
 
 def find(name: str, timeout_s: float = 300) -> tuple[bool, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation import campaign
 from tests.simulation.campaign import PAIR, hunt, run, sweep
 from tests.simulation.plants import EQUIVALENT, PLANTS, planted
 from tests.simulation.slices import SEEDS
@@ -21,6 +22,12 @@ def test_a_planted_bug_is_found_within_the_seeds_of_ci(name: str) -> None:
 def test_a_change_that_makes_no_difference_is_not_called_a_bug(name: str) -> None:
     swept = sweep(1, 30, plant=name)
     assert swept.violations == []
+
+
+def test_each_planted_bug_of_each_kind_of_world_still_finds_its_place() -> None:
+    for name in campaign.PLANTS:
+        with planted(name, campaign.PLANTS):
+            pass
 
 
 def test_a_plant_is_taken_out_again() -> None:

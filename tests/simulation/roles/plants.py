@@ -124,7 +124,7 @@ def _no_marker() -> list[Change]:
             kept(path, data, *more)
 
     kept = replicate.roles.rollback.replace_file
-    return [(replicate.roles.rollback, "replace_file", put), (replicate.roles.rollback, "_remove_marker", nothing)]
+    return [(replicate.roles.rollback, "replace_file", put), (replicate.roles.rollback, "remove_file", nothing)]
 
 
 def _opens_half_rolled_back() -> list[Change]:
