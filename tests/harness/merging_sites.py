@@ -17,7 +17,7 @@ from typing import Any
 import apsw
 
 from replicate.door.own_removal import REMOVES
-from replicate.model.registers import Stamp
+from replicate.model.registers import Stamp, same_value
 from replicate.model.seen import merged_told, stable
 from replicate.model.transaction import Op, changed_of, mask_of
 from replicate.region.protocol import Absorbed
@@ -236,7 +236,7 @@ class Site:
 def _put(table_id: int, before: Values | None, after: Values) -> list[Any]:
     if before is None:
         return [int(Op.INSERT), table_id, 0, list(after)]
-    changed = [at for at in range(len(after)) if before[at] != after[at]]
+    changed = [at for at in range(len(after)) if not same_value(before[at], after[at])]
     return (
         [int(Op.UPDATE), table_id, mask_of(changed, len(after)), [*(after[at] for at in changed), *before]]
         if changed

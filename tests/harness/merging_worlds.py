@@ -117,7 +117,7 @@ def random_name(rng: random.Random) -> str:
             f"INSERT OR IGNORE INTO named VALUES ('{key}', '{name}', '{mail}', {rng.randint(1, 99)})",
             f"UPDATE OR IGNORE named SET name = '{name}' WHERE id = '{key}'",
             f"UPDATE OR IGNORE named SET mail = '{mail.upper()}' WHERE id = '{key}'",
-            f"UPDATE named SET n = {rng.randint(1, 99)} WHERE id = '{key}'",
+            f"UPDATE OR IGNORE named SET n = {rng.randint(1, 99)} WHERE id = '{key}'",
             f"DELETE FROM named WHERE name = '{name}'",
             f"UPDATE OR IGNORE named SET id = '{name}' WHERE id = '{key}'",
             f"INSERT OR REPLACE INTO named VALUES ('{key}', '{name}', '{mail}', 0)",
