@@ -15,15 +15,17 @@ from collections.abc import Mapping
 
 from replicate.errors import ReplicateError
 from replicate.journal.reader import LargeTransaction
-from replicate.journal.record import FrameBatch, Head, as_written, pack_null, read_head
+from replicate.journal.record import FrameBatch, Head, as_written, null_maker, read_head
 from replicate.journal.walk import walk
 from replicate.journal.written import as_its_writer_wrote
 from replicate.model.ruv import Forked, lacks
+from replicate.model.transaction import Kind
 from replicate.model.vector import Chains
 from replicate.wire.vectors import KNOWN_THERE, MERGED_HERE, refused
 
 _MERGED = MERGED_HERE.encode()
 """In every frame of a transaction that was merged."""
+_null = null_maker(KNOWN_THERE)
 _MARKER = b"\xce"
 """Before an origin's key in a frame's head."""
 
@@ -49,8 +51,11 @@ class Unseen:
         kept, pieces = 0, list[bytes]()
         for offset, head in walk(data):
             end = offset + head.frame_bytes
-            placed = as_written(data[offset:end]) if self._is_lacking(head) else self._null(head)
-            if placed is None:
+            placed: bytes | None
+            if not self._is_lacking(head):
+                self.skipped += 1
+                placed = _null(data, offset)
+            elif head.kind != Kind.RESTATED or (placed := as_written(data[offset:end])) is None:
                 continue
             pieces += [data[kept:offset], placed]
             kept = end
@@ -65,7 +70,8 @@ class Unseen:
         head = read_head(found.commit_frame)
         if self._is_lacking(head):
             return as_its_writer_wrote(found) or found
-        return FrameBatch(head.seqno, head.seqno, 1, self._null(head))
+        self.skipped += 1
+        return FrameBatch(head.seqno, head.seqno, 1, _null(found.commit_frame, 0))
 
     def _is_lacking(self, head: Head) -> bool:
         if head.origin == self._own:
@@ -79,7 +85,3 @@ class Unseen:
 
     def _forked(self, head: Head, chain: int) -> ReplicateError:
         return refused(Forked(head.origin, head.origin_seqno, head.chain, chain), self._names)
-
-    def _null(self, head: Head) -> bytes:
-        self.skipped += 1
-        return pack_null(head, KNOWN_THERE, ())

@@ -20,6 +20,7 @@ from typing import Any, Final
 from replicate.door.absorbing import absorb
 from replicate.door.own_removal import REMOVES, OwnRemoval
 from replicate.door.secondary import ApplySession
+from replicate.journal.reader import SparseIndex
 from replicate.journal.record import (
     Head,
     changes_of,
@@ -77,6 +78,8 @@ class Merging:
         """What had been told at that time."""
         self._merged = 0
         """Transactions of the batch that were merged."""
+        self._walked: SparseIndex = {}
+        """Where `absorb` has been in our journal."""
 
     @property
     def is_active(self) -> bool:
@@ -173,7 +176,7 @@ class Merging:
     def absorb(self, position: Position) -> None:
         """Stamp the rows of all transactions of our journal, which ends at `position`, that were not looked at."""
         low = self._stable(position) if self._rows.absorbed < position.last_seqno else {}
-        absorb(self._rows, self._session.door, position.last_seqno, self._is_shared, low)
+        absorb(self._rows, self._session.door, position.last_seqno, self._is_shared, low, self._walked)
 
     def take(self, window: Window, stop: int) -> list[bytes]:
         """Apply a window's first `stop` transactions, none of which comes alone, behind all that `absorb` has stamped;
@@ -346,13 +349,14 @@ class Merging:
         if self._rows.kept_since_purge > max(PURGE_MIN, self._left):
             self._purge(position)
 
-    def tend(self, position: Position) -> None:
-        """Between two batches: look at what was not looked at, and forget what may be forgotten."""
+    def tend(self, position: Position, *, is_idle: bool) -> None:
+        """Between two batches: look at what was not looked at, and forget what may be forgotten. `is_idle`: nothing
+        waits to be applied; else all rows with stamps are gone through only after as many have been stamped."""
         for rows in self._session.rows.values():
             rows.look_at_own_counters()
         self.absorb(position)
-        self._rows.finish(position.last_seqno)
-        if self._told != self._purged_with:
+        self.finish(position.last_seqno, position)
+        if is_idle and self._told != self._purged_with:
             self._purge(position)
 
     def _purge(self, position: Position) -> None:

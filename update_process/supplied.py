@@ -204,8 +204,8 @@ class SupplierApplier:
                 self._part(done)
             while True:
                 done.waiting = self._step(done)
-                if done.waiting is Waiting.NOTHING or self._tending.is_full:
-                    self._tending.tend()
+                if (is_idle := done.waiting is Waiting.NOTHING) or self._tending.is_full:
+                    self._tending.tend(is_idle=is_idle)
                 if done.waiting is not Waiting.MORE or time.monotonic() >= deadline_s or stop():
                     return done
         except BaseException:

@@ -96,9 +96,9 @@ class Tending:
         """Whether so much is to be told that it is time, whatever arrives."""
         return self._untold >= TOLD_MAX
 
-    def tend(self, *, at_once: bool = False) -> None:
-        """Nothing has arrived. Raises what a commit raises; where somebody holds the region, it is tried again.
-        `at_once`: this process ends, so what is to be told is told now."""
+    def tend(self, *, is_idle: bool = True, at_once: bool = False) -> None:
+        """Raises what a commit raises; where somebody holds the region, it is tried again. `is_idle`: nothing waits to
+        be applied. `at_once`: this process ends, so what is to be told is told now."""
         now_s, words = time.monotonic(), self._words
         at_once = at_once or self.is_full
         if not at_once and now_s - self._looked_s < LOOK_S:
@@ -115,7 +115,7 @@ class Tending:
                 self._untold = 0
                 session.rollback()
                 return
-            self._merging.tend(session.position)
+            self._merging.tend(session.position, is_idle=is_idle)
             self._rows = self._merging.rows(session.position)
             self._await(self._merging.lacking(session.position))
             session.keep()

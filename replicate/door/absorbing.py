@@ -16,7 +16,7 @@ from replicate.door.recovery.opening import make_chain
 from replicate.door.recovery.redo_region import redo_region
 from replicate.instance.instance import Instance
 from replicate.journal.frame import FIXED_ELEMENTS
-from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.reader import ChainReader, LargeTransaction, SparseIndex
 from replicate.journal.record import (
     CHANGES_BEGIN,
     FrameBatch,
@@ -53,16 +53,19 @@ def absorb(
     last_seqno: int,
     is_shared: Callable[[int], bool],
     stable: Mapping[int, int] = _NOBODY,
+    walked: SparseIndex | None = None,
 ) -> None:
     """Take what was not taken up to that number, in the open transaction. `is_shared`: whether several suppliers write
-    a table; `stable`: origin -> the last of its transactions that all have. Raises what reading the journal raises."""
+    a table; `stable`: origin -> the last of its transactions that all have; `walked`: where the caller's last ones have
+    been, else the segment is walked from its beginning. Raises what reading the journal raises."""
+    index: SparseIndex = {} if walked is None else walked
     absorbed = rows.absorbed
     if absorbed >= last_seqno:
         return
-    least = _first_unstable(door, absorbed + 1, last_seqno, is_shared, stable) if rows.is_empty else _FIRST
+    least = _first_unstable(door, absorbed + 1, last_seqno, is_shared, stable, index) if rows.is_empty else _FIRST
     if least is None:
         return
-    reader = ChainReader(make_chain(door.instance), absorbed + 1)
+    reader = ChainReader(make_chain(door.instance), absorbed + 1, index)
     is_wanted = False
 
     def wants(head: Head) -> bool:
@@ -88,13 +91,18 @@ def absorb(
 
 
 def _first_unstable(
-    door: Door, next_seqno: int, last_seqno: int, is_shared: Callable[[int], bool], stable: Mapping[int, int]
+    door: Door,
+    next_seqno: int,
+    last_seqno: int,
+    is_shared: Callable[[int], bool],
+    stable: Mapping[int, int],
+    index: SparseIndex,
 ) -> tuple[int, int] | None:
     """(csn, origin) of the first transaction by its time which not everybody has, and which changes rows that are
     shared; None: there is none. Where no row has stamps, those before it need none: what is yet to come is later, too.
     What only tells does not count, so that a supplier which alone writes looks at nothing."""
     least: tuple[int, int] | None = None
-    with closing(ChainReader(make_chain(door.instance), next_seqno)) as reader:
+    with closing(ChainReader(make_chain(door.instance), next_seqno, index)) as reader:
         while reader.next_seqno <= last_seqno and (found := reader.read(BATCH_BYTES_MAX, last_seqno)) is not None:
             data = found.data if (is_framed := isinstance(found, FrameBatch)) else found.commit_frame
             for offset, head in walk(data):

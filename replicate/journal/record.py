@@ -105,6 +105,8 @@ _PART: Final = struct.Struct(">BIBI")
 _CHECKED: Final = struct.Struct(">BBBQ")
 _CHECK_END: Final = FRAME_HEAD_BYTES + _CHECKED.size
 """Behind the check of a restated frame."""
+_BEHIND_KIND: Final = FRAME_PREFIX_BYTES + 4
+"""Where of a frame's head that begins which a record in its place bears, too."""
 _ARRAY32: Final = struct.Struct(">BI")
 _STREAM_VALUE_BYTES_MAX: Final = 2**31 - 1
 
@@ -182,6 +184,18 @@ def pack_frame(
 def pack_null(head: Head, reason: str, partitions: tuple[int, ...]) -> bytes:
     """A NULL record that stands for the transaction with that head, of which nothing is kept, and carries its CHAIN."""
     return _labelled(Kind.NULL, head, *pack_elements(reason, list(partitions)))
+
+
+def null_maker(reason: str) -> Callable[[bytes, int], bytes]:
+    """`pack_null` of no partitions for many frames in turn: of the data and the offset where a verified one begins."""
+    payload, count = pack_elements(reason, [])
+    front = bytes([0xDC, 0, FIXED_ELEMENTS + count, Kind.NULL])
+
+    def made(data: bytes, offset: int) -> bytes:
+        body = front + data[offset + _BEHIND_KIND : offset + FRAME_HEAD_BYTES] + payload
+        return _prefix(0xCE, len(body), 0xCE, crc32c(body)) + body
+
+    return made
 
 
 def pack_restated(head: Head, reason: str, changes: bytes, count: int) -> bytes:

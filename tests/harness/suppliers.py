@@ -197,7 +197,7 @@ class Suppliers:
             session.begin()
             merging = Merging(session, Routes(session))
             merging.begin()
-            merging.tend(session.position)
+            merging.tend(session.position, is_idle=True)
             session.keep()
             tell(session.door, timeout_s=30)
 

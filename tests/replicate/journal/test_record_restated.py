@@ -25,7 +25,9 @@ from replicate.journal.record import (
     decode,
     decode_batch,
     large_commit_of,
+    null_maker,
     pack_changes,
+    pack_null,
     pack_restated,
     pack_restated_large,
     proven_after,
@@ -92,6 +94,15 @@ def test_nothing_left_is_a_null_record_with_its_reason() -> None:
     assert told.kind is Kind.NULL
     assert told.chain == 4
     assert told.content == (NullRecord(WHO, (1, 3)),)
+
+
+@given(st.text(max_size=40), st.integers(1, 2**47), st.integers(0, 2**64 - 1), st.binary(max_size=20))
+def test_null_records_of_many_frames_are_what_they_are_of_one(reason: str, seqno: int, chain: int, rest: bytes) -> None:
+    maker = FrameMaker(next_seqno=seqno, chain=chain)
+    data = rest + maker.transaction("a") + maker.transaction("b")
+    second = len(rest) + read_head(data, len(rest)).frame_bytes
+    for offset in (len(rest), second):
+        assert null_maker(reason)(data, offset) == pack_null(read_head(data, offset), reason, ())
 
 
 def test_what_is_too_large_for_a_frame_is_refused() -> None:
