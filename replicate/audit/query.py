@@ -46,7 +46,7 @@ from replicate.journal.tail import LOOKS, Damaged, ScanResult, classify_tail, go
 from replicate.model.elements import recorded_named
 from replicate.model.moment import readable
 from replicate.model.transaction import Catalogue
-from replicate.model.vector import U64_MAX
+from replicate.model.vector import U64_MAX, Chains
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,19 +191,22 @@ def find(
     is_beyond = (query.first_seqno or 0) > end or last > end
     if (query.last_seqno is not None and last < oldest) or (is_beyond and damage is None):
         raise not_held(oldest, end, chain.directory)
-    if not is_beyond and (query.last_seqno is not None or query.last_csn < scanned.last_csn):
+    is_timed = bool(query.first_csn) or query.last_csn < U64_MAX
+    in_order = not is_timed or is_in_order_of_time(_in_force(chain, newest, scanned), scanned.chains)
+    if not is_beyond and (query.last_seqno is not None or (in_order and query.last_csn < scanned.last_csn)):
         damage = None  # all that was asked for lies before it
     if first > end and damage is not None:
         with chain.open(newest.first_seqno) as segment:
             end = max(end, last_standing(segment))
     last = min(last, end) if query.last_seqno is not None else end
     selection = query.selection(lambda: _in_force(chain, newest, scanned))
-    told_to = max(scanned.last_csn, known_to_csn) if damage is None and scanned.last_csn else U64_MAX
-    if selection.first_csn > told_to:
-        raise not_told_of(csn_at(chain, oldest), told_to, chain.directory)
-    is_before, first, last = _in_time(chain, first, last, selection)
-    if is_before and scanned.last_csn:
-        raise not_told_of(csn_at(chain, oldest), max(scanned.last_csn, known_to_csn), chain.directory)
+    if is_timed and in_order:
+        told_to = max(scanned.last_csn, known_to_csn) if damage is None and scanned.last_csn else U64_MAX
+        if selection.first_csn > told_to:
+            raise not_told_of(csn_at(chain, oldest), told_to, chain.directory)
+        is_before, first, last = _in_time(chain, first, last, selection)
+        if is_before and scanned.last_csn:
+            raise not_told_of(csn_at(chain, oldest), max(scanned.last_csn, known_to_csn), chain.directory)
     if query.last_count is not None:
         first = _last_from(chain, first, last, selection, query.last_count)
     return Matches(chain, first, last, selection, damage)
@@ -264,6 +267,17 @@ def _unreadable(kind: type[JournalDamagedError], seqno: int, why: str, path: str
 
 
 # Where to begin, and where to end.
+
+
+def is_in_order_of_time(known: Catalogue, chains: Chains) -> bool:
+    """Whether no transaction of a journal is older than one before it: each incarnation in it began with all that those
+    before it there have written. Suppliers write at the same time, and what comes from one may be late. `known`,
+    `chains`: at the end of the journal."""
+    for place, history in enumerate(known.histories):
+        for before in known.histories[:place]:
+            if history.base.last(before.origin.key) < chains.get(before.origin.key, (0, 0))[0]:
+                return False
+    return True
 
 
 def _in_time(chain: Chain, first: int, last: int, selection: Selection) -> tuple[bool, int, int]:

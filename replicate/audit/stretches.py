@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, closing
 from copy import copy
 from dataclasses import dataclass, replace
 
-from replicate.audit.query import Matches, Query, csn_at, known_at_end, not_held, not_told_of
+from replicate.audit.query import Matches, Query, csn_at, is_in_order_of_time, known_at_end, not_held, not_told_of
 from replicate.audit.read import Frames, Match, StretchReader, matches_backwards
 from replicate.audit.selection import KeyValue, Selection
 from replicate.journal.chain import Chain
@@ -59,7 +59,10 @@ class StretchMatches:
         with self._stretches[0].opened() as chain:
             first = csn_at(chain, chain.oldest_seqno())
         with self._stretches[-1].opened() as chain:
-            last = chain.scan_last()[1].last_csn
+            ended = chain.scan_last()[1]
+        if not is_in_order_of_time(self.known(), ended.chains):
+            return
+        last = ended.last_csn
         if query.last_csn < first or query.first_csn > last:
             raise not_told_of(first, last, where)
 
