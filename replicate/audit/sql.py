@@ -24,22 +24,32 @@ from replicate.errors import NotSupportedError, UsageError
 from replicate.model.moment import readable
 from replicate.model.transaction import TableDefinition
 from replicate.region.sqlite.apply import statements
-from replicate.region.sqlite.schema import rowid_name
 from replicate.region.sqlite.sql.statements import tokens
 
 CHECK: Final = "SELECT CASE changes() WHEN 1 THEN 1 ELSE abs(-9223372036854775808) END;"
 """Fails by "integer overflow" where the statement before it has changed no row."""
+_BROKEN: Final = (
+    "SELECT s.name AS child, c.parent AS parent, c.fkid AS fkid, count(*) AS broken "
+    "FROM main.sqlite_schema AS s CROSS JOIN pragma_foreign_key_check(s.name, 'main') AS c WHERE s.type = 'table' "
+    "AND (s.name COLLATE NOCASE IN ({tables}) OR EXISTS (SELECT 1 FROM pragma_foreign_key_list(s.name, 'main') AS f "
+    'WHERE f."table" COLLATE NOCASE IN ({tables}))) GROUP BY 1, 2, 3'
+)
+"""How many rows break each foreign key from the tables, or to them. Others it does not look at: SQLite fails at a key
+whose columns are not unique where it points to."""
 _BEFORE: Final = (
     "PRAGMA foreign_keys = OFF;",  # what a cascade did is among the changes, and would be done twice
     "DROP TABLE IF EXISTS temp.replicate_audit;",
-    "CREATE TEMP TABLE replicate_audit AS SELECT count(*) AS broken FROM pragma_foreign_key_check;",
+    f"CREATE TEMP TABLE replicate_audit AS {_BROKEN};",
     "BEGIN IMMEDIATE;",
 )
 _AFTER: Final = (
-    "SELECT CASE WHEN count(*) <= (SELECT broken FROM temp.replicate_audit) THEN 1 "
-    "ELSE abs(-9223372036854775808) END FROM pragma_foreign_key_check;",
+    f"SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM ({_BROKEN}) AS a LEFT JOIN temp.replicate_audit AS b "
+    "USING (child, parent, fkid) WHERE a.broken > coalesce(b.broken, 0)) "
+    "THEN 1 ELSE abs(-9223372036854775808) END;",
     "COMMIT;",
 )
+_ROWID_NAMES: Final = ("_rowid_", "rowid", "oid")
+"""No definition tells of generated columns, which may bear such a name: the first one nobody gives."""
 _PASSED: Final = ("comment", "region", "sequence", "null", "history", "seen", "resolved")
 
 
@@ -51,6 +61,7 @@ class Script:
         self._in_force = in_force
         self._is_undo = is_undo
         self._region = ""
+        self._tables: set[str] = set()
 
     def check(self, records: Iterable[ChangeRecord]) -> tuple[str, int]:
         """Look at all changes: the region that they are of, and how many rows they change.
@@ -80,6 +91,7 @@ class Script:
                     do="Make a script for each: --table REGION.TABLE",
                 )
             self._region = record.region
+            self._tables.add(record.table)
             count += 1
         return self._region, count
 
@@ -100,12 +112,13 @@ class Script:
         return _filled(definition, "update", mask, [*(after[at] for at in record.changed), *before])
 
     def lines(self, records: Iterable[ChangeRecord]) -> Iterator[str]:
-        """The script, a line at a time."""
+        """The script, a line at a time, for records that were checked."""
         what = "takes back" if self._is_undo else "does again"
         yield f"-- This script {what} what `replicate audit` selected, in one transaction of region {self._region!r}."
         yield "-- It stops where a row is not as it was. Nothing is changed then: roll back."
         yield "-- Run it on the primary by a connection of its own: replicate.connect(…).executescript(text)."
-        yield from _BEFORE
+        tables = ", ".join(map(literal, sorted(self._tables)))
+        yield from (line.replace("{tables}", tables) for line in _BEFORE)
         seqno = 0
         for record in records:
             text = self.statement(record)
@@ -116,13 +129,16 @@ class Script:
                 yield f"-- transaction {seqno}, {readable(record.csn)}"
             yield f"{text};"
             yield CHECK
-        yield from _AFTER
+        yield from (line.replace("{tables}", tables) for line in _AFTER)
 
 
 @functools.lru_cache(maxsize=4096)
 def _template(definition: TableDefinition, what: str, mask: int) -> tuple[str | int, ...]:
     """The statement that applies such a change, cut at its parameters, each of which is the number of a value."""
-    rowid = (rowid_name([column.name for column in definition.columns]) or "") if definition.rowid else ""
+    rowid = ""
+    if definition.rowid:
+        taken = {column.name.lower() for column in definition.columns}
+        rowid = next((name for name in _ROWID_NAMES if name not in taken), "")
     if what == "update":
         text = statements.update(definition, rowid, mask)
     else:

@@ -195,6 +195,57 @@ def test_a_foreign_key_that_would_be_broken_stops_it(primary: Instance) -> None:
         assert connection.execute("SELECT count(*) FROM counted").fetchone() == (1,)
 
 
+MISMATCH = """
+    CREATE TABLE named (id INTEGER PRIMARY KEY, n);
+    CREATE TABLE by_name (id INTEGER PRIMARY KEY, n REFERENCES named (n));
+"""
+
+
+def test_a_foreign_key_elsewhere_that_sqlite_cannot_check_is_in_no_way(primary: Instance) -> None:
+    with closing(replicate.connect(str(primary.path))) as connection:
+        connection.executescript(MISMATCH)
+        with connection:
+            connection.execute("INSERT INTO counted VALUES (1, 1)")
+            connection.execute("INSERT INTO child VALUES (1, 1)")
+        with connection:
+            connection.execute("DELETE FROM child")
+        connection.executescript(script(primary, Query(connection.last_seqno), is_undo=True))
+        assert connection.execute("SELECT * FROM child").fetchall() == [(1, 1)]
+
+
+def test_one_that_is_mended_hides_no_other_that_is_broken(primary: Instance) -> None:
+    """The child is orphaned, and another table's row is put right by the same script."""
+    with closing(replicate.connect(str(primary.path))) as connection:
+        connection.execute("CREATE TABLE other (id INTEGER PRIMARY KEY, parent INT REFERENCES counted (id))")
+        connection.execute("PRAGMA foreign_keys = OFF")
+        first = connection.last_seqno + 1
+        with connection:
+            connection.execute("INSERT INTO counted VALUES (1, 1)")
+            connection.execute("INSERT INTO other VALUES (1, 77)")
+        last = connection.last_seqno
+        with connection:
+            connection.execute("INSERT INTO child VALUES (1, 1)")
+        with pytest.raises(replicate.DatabaseError, match="integer overflow"):
+            connection.executescript(script(primary, Query(first, last), is_undo=True))
+        connection.rollback()
+        assert connection.execute("SELECT count(*) FROM counted").fetchone() == (1,)
+
+
+def test_a_generated_column_may_be_called_as_the_hidden_rowid_is(primary: Instance) -> None:
+    with closing(replicate.connect(str(primary.path))) as connection:
+        connection.execute("CREATE TABLE ids (k, rowid AS (k))")
+        first = connection.last_seqno + 1
+        with connection:
+            connection.execute("INSERT INTO ids (k) VALUES (7), (1), (7)")
+        with connection:
+            connection.execute("DELETE FROM ids WHERE _rowid_ = 3")
+        rows = "SELECT _rowid_, k FROM ids"
+        connection.executescript(script(primary, Query(first + 1), is_undo=True))
+        assert connection.execute(rows).fetchall() == [(1, 7), (2, 1), (3, 7)]
+        connection.executescript(script(primary, Query(first), is_undo=True))
+        assert connection.execute(rows).fetchall() == []
+
+
 def test_schema_changes_and_rows_from_before_them_are_refused_by_number(primary: Instance) -> None:
     with closing(replicate.connect(str(primary.path))) as connection:
         with connection:
