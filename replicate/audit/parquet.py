@@ -40,7 +40,7 @@ def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[Sequence[An
     import pyarrow.parquet as pq
 
     schema = pa.schema([(name, pa.int64() if name in _NUMBERS else pa.string()) for name in columns])
-    aside = path.with_name(f".{path.name}.part")
+    aside = path.parent / f".{path.name}.part"  # also of a path without a name
     count = 0
     try:
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

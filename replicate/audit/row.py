@@ -8,14 +8,14 @@ Leaves to others: where the changes come from, and how they are shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
 from replicate.audit.changes import ChangeRecord, head_of, record_of
-from replicate.audit.read import Match, chosen_backwards
+from replicate.audit.read import Match, chosen_backwards, chosen_changes
 from replicate.audit.selection import EVERYTHING, Chooser, KeyValue, Selection, exactly, keys_of
-from replicate.model.transaction import Op
+from replicate.model.transaction import DefinitionChange, Op, decode_change
 
 
 class OfOneTable(Protocol):
@@ -58,6 +58,17 @@ def row_history(found: OfOneTable, key: tuple[KeyValue, ...], columns: tuple[str
             if asked is not looked_for and not _covers(looked_for, asked):
                 last, is_left = match.seqno - 1, True
                 break
+
+
+def begin_of_table(defined: Iterable[Match]) -> int:
+    """The transaction that has made the one table whose definitions are given, or has given it this name; 0 where that
+    is not among them. JournalDamagedError and its kin."""
+    for match in defined:
+        for change in chosen_changes(match):
+            content = decode_change(*change)
+            assert isinstance(content, DefinitionChange)
+            return match.seqno if content.definition.version == 1 else 0
+    return 0
 
 
 def _covers(looked_for: Selection, asked: Selection) -> bool:

@@ -478,8 +478,21 @@ def row(table: str, key: tuple[str, ...], journals: AskedJournals, kind: str | N
         click.echo(f"Note: the journal holds no change of {table} [{', '.join(told)}].", err=True)
         return 1
     if last.op != "insert":
-        click.echo(f"Note: the row is older than transaction {found.first_seqno}, the first that is here.", err=True)
+        click.echo(f"Note: the row is older than {_oldest(table, journals, found.first_seqno)}.", err=True)
     return 0
+
+
+def _oldest(table: str, journals: AskedJournals, first_seqno: int) -> str:
+    """What a row without a birth is older than: perhaps the name of its table, which had another one before."""
+    from replicate.audit.query import Query
+    from replicate.audit.row import begin_of_table
+
+    if journals.spark is None:  # whose session would have to begin again
+        with _found(journals, Query(tables=(table,), ops=("define",))) as found:
+            seqno = begin_of_table(found)
+        if seqno > first_seqno:
+            return f"transaction {seqno}, with which {table} begins here, under this name"
+    return f"transaction {first_seqno}, the first that is here"
 
 
 @audit.command()

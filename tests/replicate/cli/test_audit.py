@@ -133,6 +133,18 @@ def test_row(primary: Instance) -> None:
     assert lines("show", "--table", "t", "--key", "v=it's")[0].startswith("3  20")
 
 
+def test_a_row_that_is_older_than_its_tables_name(primary: Instance) -> None:
+    with closing(replicate.connect(str(primary.path))) as connection:
+        connection.execute("ALTER TABLE t RENAME TO renamed")
+        connection.commit()
+        connection.execute("UPDATE renamed SET v = 'c'")
+        connection.commit()
+    told = audit("row", "renamed", "10")
+    assert told.stdout.split()[0] == "7"
+    assert "older than transaction 6, with which renamed begins here" in told.stderr
+    assert "ALTER TABLE t RENAME TO renamed" in audit("show", "--from", "6", "--to", "6").stdout
+
+
 def test_undo_and_redo(primary: Instance, tmp_path: Path) -> None:
     with closing(replicate.connect(str(primary.path))) as connection:
         connection.executescript(audit("undo", "--from", "4").stdout)
@@ -192,6 +204,7 @@ def test_several_files_by_a_shells_star(primary: Instance, capsys: pytest.Captur
         (["count", "--since", "2099-01-01"], "the journal tells of 20"),
         (["show", "--from", "99"], "the journal holds transactions 1 to 5"),
         (["show", "--format", "parquet"], "Parquet is a file"),
+        (["show", "--format", "parquet", "--out", "."], "the file cannot be written"),
         (["show", "--columns", "op"], "--columns is for CSV and Parquet"),
         (["show", "--format", "csv", "--columns", "colour"], "there is no column 'colour'"),
         (["show", "--journal", "/nowhere"], "there is no such directory"),
