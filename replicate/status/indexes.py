@@ -20,10 +20,11 @@ def indexes_report(found: IndexesFound, now_wall_ns: int) -> IndexesReport | Non
     whole, here = found.whole, found.here
     if not whole.ended_wall_ns and not here.began_wall_ns:
         return None
+    damaged = len(found.damaged)
     if not whole.ended_wall_ns:
-        return IndexesReport(None, None, here.left_out, here.at)
+        return IndexesReport(None, None, here.left_out, here.at, damaged)
     age_s = max(0.0, (now_wall_ns - whole.began_wall_ns) / 1e9)
-    return IndexesReport(whole.entries, age_s, whole.left_out, here.at)
+    return IndexesReport(whole.entries, age_s, whole.left_out, here.at, damaged)
 
 
 def index_findings(found: IndexesFound, now_wall_ns: int, *, role: str) -> Iterator[Finding]:

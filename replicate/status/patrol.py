@@ -21,10 +21,10 @@ def patrol_report(found: Patrolled, now_wall_ns: int) -> PatrolReport | None:
     if not whole.ended_wall_ns and not here.told:
         return None
     last = whole if whole.ended_wall_ns else here
-    if not whole.ended_wall_ns:
-        return PatrolReport(None, None, last.passed, last.why if last.passed else "", here.at)
-    age_s = max(0.0, (now_wall_ns - whole.began_wall_ns) / 1e9)
-    return PatrolReport(whole.rows, age_s, last.passed, last.why if last.passed else "", here.at)
+    rows, age_s = None, None
+    if whole.ended_wall_ns:
+        rows, age_s = whole.rows, max(0.0, (now_wall_ns - whole.began_wall_ns) / 1e9)
+    return PatrolReport(rows, age_s, last.passed, last.why if last.passed else "", here.at, len(found.different))
 
 
 def patrol_findings(found: Patrolled, now_wall_ns: int, *, source: str, here: Collection[str]) -> Iterator[Finding]:

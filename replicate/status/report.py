@@ -231,20 +231,24 @@ class RegionReport:
 class PatrolReport:
     """What the patrol has proven on this secondary. Every one of `rows` rows was found equal within the last `age_s`
     seconds; None before the first whole round. `passed` ranges were not verified, the last one for the reason `why`.
-    `at`: the table that it is at; "" while it rests."""
+    `at`: the table that it is at; "" while it rests. `different` ranges were found that are not the same."""
 
     rows: int | None
     age_s: float | None
     passed: int
     why: str
     at: str
+    different: int = 0
 
     @property
     def line(self) -> str:
         """`all 412000000 rows verified within 6 h; now at main.account`."""
         text = "no whole round yet"
         if self.rows is not None and self.age_s is not None:
-            text = f"{'' if self.passed else 'all '}{self.rows} rows verified within {ago(self.age_s)}"
+            every = "" if self.passed or self.different else "all "
+            text = f"{every}{self.rows} rows verified within {ago(self.age_s)}"
+        if self.different:
+            text += f"; {self.different} range{'s' * (self.different != 1)} not the same"
         if self.passed:
             text += f"; {self.passed} range{'s' * (self.passed != 1)} passed over ({self.why})"
         return f"{text}; now at {self.at}" if self.at else text
@@ -253,19 +257,24 @@ class PatrolReport:
 @dataclass(frozen=True, slots=True)
 class IndexesReport:
     """What a site's last whole round through its own indexes has looked at: so many `entries` within the last `age_s`
-    seconds; None before the first. `left_out`: "region.table.index: reason". `at`: the table that it is at."""
+    seconds; None before the first. `left_out`: "region.table.index: reason". `at`: the table that it is at. So many are
+    `damaged`."""
 
     entries: int | None
     age_s: float | None
     left_out: tuple[str, ...]
     at: str
+    damaged: int = 0
 
     @property
     def line(self) -> str:
-        """`all 1200 entries verified within 6 h; 1 left out (main.t.i: no such function: f); now at main.t`."""
+        """`1200 entries verified within 6 h; 1 left out (main.t.i: no such function: f); now at main.t`."""
         text = "no whole round yet"
         if self.entries is not None and self.age_s is not None:
-            text = f"{'' if self.left_out else 'all '}{self.entries} entries verified within {ago(self.age_s)}"
+            done = "looked at" if self.damaged else "verified"
+            text = f"{'' if self.left_out else 'all '}{self.entries} entries {done} within {ago(self.age_s)}"
+        if self.damaged:
+            text += f"; {self.damaged} damaged"
         if self.left_out:
             text += f"; {len(self.left_out)} left out ({self.left_out[0]})"
         return f"{text}; now at {self.at}" if self.at else text

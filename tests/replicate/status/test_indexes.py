@@ -26,6 +26,7 @@ ONE = IndexDamage("main", "t", "i", "lacks the entry of the row", "7", NOW - 2 *
             IndexesFound(IndexRound(), replace(WHOLE, left_out=("main.t.i: a reason", "main.u: another"))),
             "1200 entries verified within 6 h; 2 left out (main.t.i: a reason)",
         ),
+        (IndexesFound(IndexRound(), WHOLE, (ONE,)), "all 1200 entries looked at within 6 h; 1 damaged"),
     ],
 )
 def test_how_much_is_verified(found: IndexesFound, line: str) -> None:

@@ -21,7 +21,6 @@ ONE = Different("main", "account", "10", "20", 7, NOW - 2 * HOUR_NS, 9, "a" * 32
     [
         (Patrolled("east", HERE, WHOLE), "all 412000000 rows verified within 6 h; now at main.account"),
         (Patrolled("east", Round(), WHOLE), "all 412000000 rows verified within 6 h"),
-        (Patrolled("east", HERE), "no whole round yet; now at main.account"),
         (
             Patrolled("east", Round(), replace(WHOLE, passed=1, why="a reason")),
             "412000000 rows verified within 6 h; 1 range passed over (a reason)",
@@ -29,6 +28,12 @@ ONE = Different("main", "account", "10", "20", 7, NOW - 2 * HOUR_NS, 9, "a" * 32
         (
             Patrolled("east", replace(HERE, passed=2, why="a reason")),
             "no whole round yet; 2 ranges passed over (a reason); now at main.account",
+        ),
+        (Patrolled("east", HERE), "no whole round yet; now at main.account"),
+        (Patrolled("east", Round(), WHOLE, (ONE,)), "412000000 rows verified within 6 h; 1 range not the same"),
+        (
+            Patrolled("east", HERE, Round(), (ONE, ONE)),
+            "no whole round yet; 2 ranges not the same; now at main.account",
         ),
     ],
 )
