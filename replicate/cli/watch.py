@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from replicate.seeing.terminal import ScreenLine
 
 
+FIRST_LOOK_S = 2.0
+"""So long nothing is drawn: what was not looked at yet would be drawn as what cannot be read."""
+
+
 def _past(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
     return span_s(value, least_s=1.0, most_s=7 * 86_400.0)
 
@@ -83,7 +87,10 @@ def _live(views: Sequence[SeenView], past_s: float) -> None:
         return is_new
 
     screen = _Screen(lookers)
+    patience_s = time.monotonic() + FIRST_LOOK_S
     try:
+        while not all(looker.looks for looker in lookers) and time.monotonic() < patience_s:
+            time.sleep(0.01)
         watch(Watching(len(lookers), past_s), screen.draw, has_changed=has_changed)
     finally:
         for looker in lookers:

@@ -306,7 +306,7 @@ def _over_time(picture: InstancePicture, width: int, glyphs: Glyphs) -> Iterator
 
 def _curve(curve: ShownCurve, count: int, glyphs: Glyphs) -> ScreenLine:
     points = fitted(curve.points, count)
-    most = most_of(points)
+    most = most_of([*points, curve.now])  # a rate of now is one of moments, and may be above any column's mean
     # The first column that is not a hand's breadth from the bottom is 1: a small figure is seen, too.
     drawn = "".join(_block(point, most.value or 0.0, glyphs) for point in points)
     head = f"  {_cut(curve.label, 12, glyphs):12} {value_text(curve.now, curve.unit, glyphs.at_least):>10} "

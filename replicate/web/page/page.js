@@ -149,10 +149,10 @@ function makeCurve() {
 
 function updateCurve(node, curve, past) {
   const [caption, svg] = node.children;
-  const known = curve.values.filter((value) => value !== null);
+  const known = [...curve.values, curve.now].filter((value) => value !== null);
   const most = known.length ? Math.max(...known) : null;
   const at = most === null ? -1 : curve.values.indexOf(most);
-  const mostText = curveText(most, curve.unit, curve.at_least.includes(at));
+  const mostText = curveText(most, curve.unit, at < 0 ? curve.is_at_least : curve.at_least.includes(at));
   const now = curveText(curve.now, curve.unit, curve.is_at_least);
   say(caption.children[0], curve.label);
   say(caption.children[1], now);

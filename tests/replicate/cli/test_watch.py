@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from replicate.cli import screen
 from replicate.cli.main import run
+from replicate.cli.screen import Draw, Watching
+from replicate.seeing.terminal import text_of_line
 from tests.harness.others import unreadable
 from tests.harness.pair import Pair
 from tests.harness.ports import free_port
@@ -74,6 +77,20 @@ def test_an_instance_that_may_not_be_read_is_named(pair: Pair, capsys: pytest.Ca
     with unreadable(pair.primary.path):
         assert run(["watch", "--once", "-i", str(pair.primary.path)]) == 77
     assert capsys.readouterr().err.endswith("Run as the owner of the instance\n")
+
+
+def test_nothing_is_drawn_before_it_was_looked_at(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+
+    def watched(watching: Watching, draw: Draw, **_: object) -> None:
+        drawn.extend(text_of_line(line) for line in draw(watching, 150))
+
+    monkeypatch.setattr(screen, "watch", watched)
+    monkeypatch.setattr(screen, "check_terminal", lambda: None)
+    assert run(["watch", "-i", str(pair.primary.path), "-i", str(pair.secondary.path)]) == 0
+    text = "\n".join(drawn)
+    assert "not looked at yet" not in text
+    assert f"written {pair.last_seqno()}" in text
 
 
 @pytest.mark.parametrize(

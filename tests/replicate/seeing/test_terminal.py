@@ -105,6 +105,13 @@ def test_curves_stand_over_the_lanes_of_the_daemons() -> None:
     assert any("stream lost: gone" in line for line in found)
 
 
+def test_the_most_of_a_curve_is_not_less_than_it_is_now() -> None:
+    curve = ShownCurve("written_per_s", "written", "per second", CurvePoint(58.5), (CurvePoint(47.6),) * 60)
+    (found,) = [line for line in lines(replace(made(), curves=(curve,))) if line.startswith("  written ")]
+    assert "58.5/s" in found
+    assert found.endswith("most 58.5/s")
+
+
 def test_an_old_picture_is_said_to_be_old() -> None:
     assert lines(made(), now_us=us(102))[0].endswith("17:48:20 UTC")
     assert lines(made(), now_us=us(109))[0].endswith("17:48:20 UTC, 9 s ago")
