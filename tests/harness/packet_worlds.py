@@ -167,7 +167,8 @@ class World:
         names = [self.histories[origin] for origin in here]
         summary = PacketSummary(
             bytes(16), NETWORK, site.uuid, site.name, tuple(targets), site.epochs.last_number + 1,
-            site.epochs.last_to(targets), base, 0, end, 0, Position(len(site.journal), rows.vector_of(here), here),
+            site.epochs.before(targets, base.last_seqno), base, 0, end, 0,
+            Position(len(site.journal), rows.vector_of(here), here),
             tuple(OriginName(one.origin.key, one.name, one.incarnation) for one in names), self.now(), "t", NETWORK * 2,
             BetweenSuppliers(site.incarnation, met=tuple(met[one].incarnation if one in met else 0 for one in targets)),
         )  # fmt: skip

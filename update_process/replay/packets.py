@@ -26,12 +26,13 @@ from replicate.model.vector import U64_MAX, Position
 from replicate.pool import control as word
 from replicate.system.failpoint import hit
 from replicate.system.os_errors import io_error
-from replicate.transfer.packet.epochs import LackingPacket
+from replicate.transfer.packet.epochs import Epochs, LackingPacket
 from replicate.transfer.packet.excerpt import judge_excerpt
 from replicate.transfer.packet.export import LOCK_TIMEOUT_S, packets_lock
 from replicate.transfer.packet.format import PacketSummary
 from replicate.transfer.packet.offered import Inbox, look, take_words
 from replicate.transfer.packet.order import Order, PacketGap, TooMuch, gap_of, order_of, too_much
+from replicate.transfer.packet.store import read_epochs
 from update_process.replay.apply import Told
 from update_process.replay.backlog import Journals
 from update_process.replay.command import (
@@ -74,18 +75,13 @@ def import_packets(
             inbox = _without_misfits(instance, inbox, done)
             order = _apply(instance, inbox, done, spark, dry_run, told)
             places, missing = order.waiting, gap_of(order.seqno, (inbox.packets[at].summary for at in order.waiting))
-            gap = None if missing is None else _gap_error(instance, missing)
+            gap = None if missing is None else _gap_error(instance, missing, _reached(instance, inbox, order))
         waiting = [inbox.packets[at].summary for at in places]
         done.waiting = tuple(str(inbox.packets[at].path) for at in places)
         hit("packet.applied")
         if not dry_run:
-            done.heard, refused = take_words(
-                instance,
-                inbox.packets,
-                # A supplier cannot tell by its own number when such a packet is not waited for any more.
-                tuple((told_of(one), U64_MAX if instance.is_supplier else one.last_seqno) for one in waiting),
-                lacking=_lacking(gap),
-            )
+            known = _waiting(instance, waiting, gap)
+            done.heard, refused = take_words(instance, inbox.packets, known.waiting, lacking=known.lacking)
             done.errors += [error for _, error in refused]
             if remove:
                 kept = {inbox.packets[at].path for at in places} | {path for path, _ in refused}
@@ -210,7 +206,13 @@ def _remove(paths: Iterable[Path]) -> int:
     return removed
 
 
-def _gap_error(instance: Instance, gap: PacketGap) -> PacketGapError:
+def _reached(instance: Instance, inbox: Inbox, order: Order) -> Position:
+    """What is here once the chosen ones are applied: a look has not applied them."""
+    ends = [inbox.packets[at].summary.end for at in order.chosen]
+    return max([_position(instance), *ends], key=lambda one: one.last_seqno)
+
+
+def _gap_error(instance: Instance, gap: PacketGap, reached: Position) -> PacketGapError:
     packet, first, last = gap.packet, gap.first_seqno, gap.last_seqno
     facts: dict[str, Any] = {"packet": packet.number, "first_seqno": first, "last_seqno": last}
     which = f"packet {packet.number} of {packet.sender_name}"
@@ -221,11 +223,13 @@ def _gap_error(instance: Instance, gap: PacketGap) -> PacketGapError:
         facts["is_behind"] = True
     else:
         missing = f"transactions {first} to {last}" if last > first else f"transaction {first}"
-        missing += _of_whom(instance, packet)
+        missing += _of_whom(reached, packet)
         missing = missing if last else f"the beginning of the large transaction {first}"
         what = f"{which} needs {missing}, not here yet"
+        others = f"there: replicate -i {packet.sender_name} epochs set {instance.name} {first - 1}"
         do = (
-            f"Import packet {packet.before}. If it is lost, {recover} --number {packet.before}"
+            f"Import packet {packet.before}, and any before it from transaction {first} on. If they are lost, "
+            f"{others}; if it is that one alone, {recover} --number {packet.before}"
             if packet.before
             else f"Send a receipt (replicate -i {instance.named} packet export --to {packet.sender_name} --receipt), "
             f"then {recover} --receipt FILE"
@@ -233,9 +237,9 @@ def _gap_error(instance: Instance, gap: PacketGap) -> PacketGapError:
     return PacketGapError(what, where=str(instance.path), do=do, **facts)
 
 
-def _of_whom(instance: Instance, packet: PacketSummary) -> str:
+def _of_whom(reached: Position, packet: PacketSummary) -> str:
     """The epochs that are lacking, by the origins that wrote them."""
-    here, names = _position(instance).vector, {one.key: one.instance for one in packet.origins}
+    here, names = reached.vector, {one.key: one.instance for one in packet.origins}
     told = [
         f"{first} to {last} of {names.get(origin, f'origin {origin:08x}')}"
         for origin in packet.base.vector.origins()
@@ -244,9 +248,29 @@ def _of_whom(instance: Instance, packet: PacketSummary) -> str:
     return f" ({', '.join(told)})" if told else ""
 
 
+def _waiting(instance: Instance, packets: Sequence[PacketSummary], gap: PacketGapError | None) -> Epochs:
+    """For `status`: what waits, of this import and of those before it. A packet that is looked at again has not come
+    any nearer by itself, and one that is not offered now lies somewhere."""
+    before = read_epochs(instance.consumers_directory)
+    if before.waiting:
+        with suppress(NotFoundError):  # it is filled again
+            before = before.still_waits(_position(instance), by_origins=instance.is_supplier)
+    # A supplier cannot tell by its own number when such a packet is not waited for any more.
+    now = tuple((told_of(one), U64_MAX if instance.is_supplier else _ends(one)) for one in packets)
+    earlier = tuple(one for one in before.waiting if one not in now)
+    lacking = [one for one in (_lacking(gap), before.lacking) if one is not None]
+    return replace(before, waiting=(*now, *earlier), lacking=min(lacking, key=lambda one: one.last_seqno, default=None))
+
+
+def _ends(packet: PacketSummary) -> int:
+    """The last transaction of which it brings something."""
+    return packet.last_seqno + (packet.end_inside > 0)
+
+
 def _lacking(gap: PacketGapError | None) -> LackingPacket | None:
     """For `status`; None where no packet is lacking between others, and the one that follows has only not come yet."""
     if gap is None or gap.facts.get("is_behind"):
         return None
-    last_seqno = gap.facts.get("last_seqno")
-    return LackingPacket(gap.what, gap.do, last_seqno if isinstance(last_seqno, int) and last_seqno else U64_MAX)
+    last_seqno, missing = gap.facts.get("last_seqno"), gap.facts.get("missing")
+    needs = tuple((origin, last) for origin, _, last in missing) if isinstance(missing, list) else ()
+    return LackingPacket(gap.what, gap.do, last_seqno if isinstance(last_seqno, int) and last_seqno else U64_MAX, needs)

@@ -209,7 +209,7 @@ def _gap_error(instance: Instance, gap: VectorGap, names: dict[int, str]) -> Pac
         do = f"{receipt}{recover} --receipt FILE"
         if packet.before:
             before = f"Import packet {packet.before}. If it is lost, {recover} --number {packet.before}"
-            do = f"{before}. If {me} was restored, {do}"
+            do = f"{before}. If several are lost, or {me} was restored, {do}"
         else:
             do = do[0].upper() + do[1:]
     facts: dict[str, Any] = {

@@ -66,11 +66,13 @@ class PacketExport:
 @dataclass(frozen=True, slots=True)
 class LackingPacket:
     """Why packets wait: one before them is not here. `what` it would bring, and of whom; `do`: the command for the
-    other side; `last_seqno`: the last one of it by our own numbers, after which it is not lacking any more."""
+    other side; `last_seqno`: the last one of it by our own numbers, after which it is not lacking any more; between
+    suppliers `needs` says that instead, of each origin."""
 
     what: str
     do: str
     last_seqno: int
+    needs: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +97,24 @@ class Epochs:
     def _with(self, name: str, replica: Replica) -> Epochs:
         return replace(self, replicas={**self.replicas, name: replica})
 
-    def last_to(self, targets: Iterable[str]) -> int:
-        """The number of the last packet for any of them; 0 when there is none."""
-        wanted = set(targets)
-        return max((one.number for one in self.exports if wanted & set(one.targets)), default=0)
+    def before(self, targets: Iterable[str], seqno: int, inside: int = 0) -> int:
+        """The number of the packet for any of them that brings `seqno`, and of the transaction behind it the bytes
+        `inside`: what goes on from there needs it. The last of several; 0 when there is none."""
+        wanted, begins = set(targets), seqno if inside else seqno - 1
+        made = [one for one in self.exports if wanted & set(one.targets) and one.base.seqno <= begins]
+        return max(((min(one.last_seqno, seqno), one.number) for one in made), default=(0, 0))[1]
+
+    def still_waits(self, own: Position, *, by_origins: bool) -> Epochs:
+        """With those that wait on where everything up to `own` is here. `by_origins`: between suppliers, whose numbers
+        say nothing of others' packets."""
+        lacking = self.lacking
+        if by_origins:
+            if lacking is None or not any(own.vector.last(origin) < last for origin, last in lacking.needs):
+                return replace(self, waiting=(), lacking=None)
+            return self
+        waiting = tuple(one for one in self.waiting if one[1] > own.last_seqno)
+        is_lacking = waiting and lacking is not None and lacking.last_seqno > own.last_seqno
+        return replace(self, waiting=waiting, lacking=lacking if is_lacking else None)
 
     def unconfirmed_since(self, name: str, now_ns: int, confirmed_seqno: int = 0) -> int:
         """When the first of the packets was made that the replica has not confirmed, in nanoseconds of the wall clock;

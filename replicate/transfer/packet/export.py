@@ -376,7 +376,7 @@ class ExportRun:
         goes_on: tuple[int, int] = NO_LARGE,
     ) -> _CutPacket:
         epochs = read_epochs(self.instance.consumers_directory)
-        number, before = epochs.last_number + 1, epochs.last_to(targets)
+        number, before = epochs.last_number + 1, epochs.before(targets, base.last_seqno, inside)
         to = "+".join(targets) if len(targets) <= NAMED_MAX else f"{len(targets)}-replicas"
         number, path = _free(number, lambda at: name_of(f"{self.instance.name}.{to}.{at:06d}{SUFFIX}"))
         if self._sealer is not None and len(targets) > 1:

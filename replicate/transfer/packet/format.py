@@ -161,9 +161,9 @@ class Excerpt:
 class PacketSummary:
     """What a packet is, whose and for whom. UUIDs have 16 bytes.
 
-    `number`: rises with each packet of the sender; `before`: the one before it for these targets, 0 when there was
-    none. `base`: what the target must have; `inside`: and so many bytes of the large transaction behind it. `end`: what
-    it has afterwards; `end_inside`: the same of what goes on in the next packet. `own`: how far the sender is itself.
+    `number`: rises with each packet of the sender; `before`: of the one that leads there where it begins, 0 when there
+    is none. `base`: what the target must have; `inside`: and so many bytes of the large transaction behind it. `end`:
+    what it has afterwards; `end_inside`: the same of what goes on in the next packet. `own`: how far the sender is.
     `digest`: SHA-256 of all bytes before the summary. `suppliers`: of a packet between these, whose numbers are those
     of the sender's journal, and whose `base` and `end` say by origin what the target must have, and has. `excerpt`: of
     one that is not all of the journal, or not in its writers' words.

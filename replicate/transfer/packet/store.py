@@ -54,7 +54,7 @@ def read_epochs(consumers_directory: Path) -> Epochs:
             {int(key): OriginName(int(key), *named) for key, named in facts["origins"].items()},
             tuple((str(text), int(last)) for text, last in facts["waiting"]),
             {str(name): int(met) for name, met in facts.get("level", {}).items()},
-            _lacking(facts.get("lacking")),
+            _lacking(facts.get("lacking"), facts.get("lacking_needs", ())),
         )
     except FormatUnknownError:
         raise
@@ -111,6 +111,8 @@ def _packed(epochs: Epochs) -> bytes:
         facts["level"] = dict(epochs.level)
     if (lacking := epochs.lacking) is not None:
         facts["lacking"] = [lacking.what, lacking.do, lacking.last_seqno]
+        if lacking.needs:
+            facts["lacking_needs"] = [list(one) for one in lacking.needs]
     return (json.dumps({"check": _digest(facts), **facts}) + "\n").encode()
 
 
@@ -137,11 +139,11 @@ def _row(facts: Any) -> EpochRow | None:
     return EpochRow(Position(int(facts["seqno"]), vector, chains), int(facts["wall_ns"]))
 
 
-def _lacking(facts: Any) -> LackingPacket | None:
+def _lacking(facts: Any, needs: Any) -> LackingPacket | None:
     if facts is None:
         return None
     what, do, last_seqno = facts
-    return LackingPacket(str(what), str(do), int(last_seqno))
+    return LackingPacket(str(what), str(do), int(last_seqno), tuple((int(origin), int(last)) for origin, last in needs))
 
 
 def _export(facts: Any) -> PacketExport:

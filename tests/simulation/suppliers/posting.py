@@ -221,8 +221,8 @@ class PostWorld(SupplierWorld):
         own = Position(view.last_seqno, vector_of(here), here)
         return PacketSummary(
             bytes(16), NETWORK, uuid_of(host.name), host.name, targets, epochs.last_number + 1,
-            epochs.last_to(targets), base, 0, end, 0, own, origins, int(self.kernel.now * 1e9) + 2, "t", NETWORK * 2,
-            suppliers,
+            epochs.before(targets, base.last_seqno), base, 0, end, 0, own, origins,
+            int(self.kernel.now * 1e9) + 2, "t", NETWORK * 2, suppliers,
         )  # fmt: skip
 
     def _send(self, packet: Packet) -> None:

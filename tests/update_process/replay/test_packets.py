@@ -31,6 +31,7 @@ from replicate.instance.instance import Instance
 from replicate.model.findings import Finding
 from replicate.status.collect import collect
 from replicate.transfer.packet.export import packets_lock
+from replicate.transfer.packet.matrix import set_estimate
 from replicate.transfer.packet.offered import Inbox, look
 from replicate.transfer.packet.store import change_epochs, read_epochs
 from tests.harness.packets import export, take
@@ -132,6 +133,56 @@ def test_a_gap_says_what_is_missing_and_how_to_get_it(pair: Pair) -> None:
     assert not [one for one in collect(pair.secondary).findings if one.code in ("PACKET_WAITS", "PACKET_GAP")]
 
 
+def test_of_several_lost_packets_the_gap_has_the_command_for_all(pair: Pair) -> None:
+    stands = pair.last_seqno(pair.secondary)
+    *_, third = several(pair, 3)  # the first two are lost
+    with pytest.raises(PacketGapError) as caught:
+        take(pair.secondary, third)
+    assert f"Import packet 2, and any before it from transaction {stands + 1} on" in caught.value.do
+    # One of both is made again. The packet before that one is the first, not the last that was made.
+    change_epochs(pair.primary.consumers_directory, lambda known: known.recovered("west", 2))
+    (again,) = export(pair.primary, pair.directory / "out", "west")
+    with pytest.raises(PacketGapError) as caught:
+        take(pair.secondary, again.path, third)
+    assert f"packet {again.number} of east needs" in caught.value.what
+    assert caught.value.do.startswith("Import packet 1, ")
+    command = f"there: replicate -i east epochs set west {stands}"
+    assert command in caught.value.do
+    set_estimate(pair.primary, "west", stands, time.time_ns())
+    (all_of_it,) = export(pair.primary, pair.directory / "out", "west")
+    take(pair.secondary, all_of_it.path)
+    assert_equal(pair)
+
+
+def test_what_waits_is_a_finding_until_the_gap_is_closed(pair: Pair) -> None:
+    first, second, third = several(pair, 3)
+    with pytest.raises(PacketGapError):
+        take(pair.secondary, second)
+    assert gaps(pair)
+    with pytest.raises(PacketGapError):
+        take(pair.secondary, third)  # and the second lies elsewhere
+    assert len(read_epochs(pair.secondary.consumers_directory).waiting) == 2
+    empty = pair.directory / "empty"
+    empty.mkdir()
+    take(pair.secondary, empty)
+    (receipt,) = export(pair.primary, pair.directory / "out", "west", receipt=True)
+    take(pair.secondary, receipt.path)
+    assert gaps(pair), "nothing has come that closes it"
+    assert [one.code for one in collect(pair.secondary).findings if one.code == "PACKET_WAITS"]
+    take(pair.secondary, first)
+    assert gaps(pair) == [], "what was lacking is here"
+    assert [one.code for one in collect(pair.secondary).findings if one.code == "PACKET_WAITS"]
+    take(pair.secondary, second, third)
+    assert read_epochs(pair.secondary.consumers_directory).waiting == ()
+
+
+def test_a_look_says_what_is_missing_behind_what_it_would_apply(pair: Pair) -> None:
+    first, _, third = several(pair, 3)
+    (looked,) = import_packets(pair.secondary, [first, third], now_s=time.time(), dry_run=True).errors
+    (done,) = import_packets(pair.secondary, [first, third], now_s=time.time()).errors
+    assert str(looked) == str(done)
+
+
 def gaps(pair: Pair) -> list[Finding]:
     return [one for one in collect(pair.secondary).findings if one.code == "PACKET_GAP"]
 
@@ -143,6 +194,7 @@ def test_a_large_transaction_over_several_packets(pair: Pair) -> None:
     with pytest.raises(PacketGapError, match="the packet behind it is not here"):
         take(pair.secondary, paths[0])
     begun = pair.last_seqno(pair.secondary)
+    assert [one.code for one in collect(pair.secondary).findings if one.code.startswith("PACKET")] == ["PACKET_WAITS"]
     with pytest.raises(PacketGapError, match="needs the beginning of the large transaction"):
         take(pair.secondary, *paths[2:])
     assert pair.last_seqno(pair.secondary) == begun

@@ -249,6 +249,9 @@ def test_a_lost_packet_is_named_by_epochs_and_recovered(three: Suppliers) -> Non
     (gap,) = [one for one in collect(three.by["b"]).findings if one.code == "PACKET_GAP"]
     assert gap.text == caught.value.what
     assert f"packet recover --to b --number {first.number}" in gap.do
+    bring(three, "c", "b")
+    take(three.by["b"], said(three, "a", "b"))
+    assert {one.code for one in collect(three.by["b"]).findings} >= {"PACKET_WAITS", "PACKET_GAP"}, "nor does it close"
     change_epochs(three.by["a"].consumers_directory, lambda known: known.recovered("b", first.number))
     (again,) = sent(three, "a", "b")
     take(three.by["b"], again, path)

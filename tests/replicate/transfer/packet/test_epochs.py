@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from replicate.errors import NotFoundError, UsageError
-from replicate.transfer.packet.epochs import EXPORTS_KEPT, EpochRow, Epochs
+from replicate.transfer.packet.epochs import EXPORTS_KEPT, EpochRow, Epochs, LackingPacket
 from replicate.transfer.packet.format import PacketSummary
 from replicate.transfer.packet.order import order_of
 from tests.harness.packets import position, summary
@@ -34,15 +36,15 @@ def test_an_export_moves_the_row_without_an_answer() -> None:
     assert heard is not None
     assert heard.seqno == 10
     assert epochs.last_number == 1
-    assert epochs.last_to(["west"]) == 1
-    assert epochs.last_to(["off"]) == 0
+    assert epochs.before(["west"], 25) == 1
+    assert epochs.before(["off"], 25) == 0
 
 
 def test_a_receipt_of_our_own_moves_nothing() -> None:
     epochs = exported(Epochs().heard("west", row(10)), 10, 25)
     after = epochs.exported(summary(40, 40, number=2), "f", 9)
     assert known(after) == 25
-    assert (after.last_number, after.last_to(["west"]), after.exports) == (2, 1, epochs.exports)
+    assert (after.last_number, after.before(["west"], 25), after.exports) == (2, 1, epochs.exports)
     assert after.unconfirmed_since("west", 99, 25) == 99
 
 
@@ -238,3 +240,37 @@ def test_without_places_nothing_is_known_but_the_numbers_of_packets_go_on() -> N
     known = Epochs().heard("west", EpochRow(position(3), 1)).exported(summary(3, 9, number=4, before=1), "f", 1)
     after = known.without_places()
     assert (after.replicas, after.exports, after.last_number) == ({}, (), 4)
+
+
+def test_the_packet_before_is_the_one_that_leads_there() -> None:
+    known = Epochs()
+    made = [(0, 10), (10, 20), (20, 30), (10, 30), (5, 8)]
+    for number, (base, last) in enumerate(made, 1):
+        known = known.exported(summary(base, last, number=number), "f", 1)
+    assert known.before(["west"], 0) == 0, "the first one goes on from a copy"
+    assert known.before(["west"], 10) == 1
+    assert known.before(["west"], 20) == 4, "which brings it, too, and is newer"
+    assert known.before(["west"], 30) == 4
+    assert known.before(["west"], 35) == 4, "as an operator has said: nobody has brought the rest"
+    assert known.before(["south"], 30) == 0
+
+
+def test_the_packet_before_a_part_is_the_one_with_the_part_before() -> None:
+    known = Epochs().exported(summary(0, 10, number=1), "f", 1)
+    known = known.exported(summary(10, 10, number=2, end_inside=100), "f", 1)
+    known = known.exported(summary(10, 10, number=3, inside=100, end_inside=200), "f", 1)
+    assert known.before(["west"], 10, 200) == 3
+    assert known.before(["west"], 10) == 1, "where all of it is exported again"
+
+
+def test_what_waits_is_told_until_what_it_lacks_is_here() -> None:
+    lacking = LackingPacket("it needs 5 to 9", "do", 9)
+    known = Epochs(waiting=(("packet 2, 10 to 19", 19), ("packet 3, 20 to 29", 29)), lacking=lacking)
+    assert known.still_waits(position(8), by_origins=False) == known
+    after = known.still_waits(position(19), by_origins=False)
+    assert (after.waiting, after.lacking) == ((("packet 3, 20 to 29", 29),), None)
+    assert known.still_waits(position(29), by_origins=False) == Epochs()
+    (origin,) = position(8).vector.origins()
+    between = replace(known, lacking=replace(lacking, last_seqno=2**64 - 1, needs=((origin, 9),)))
+    assert between.still_waits(position(8), by_origins=True) == between
+    assert between.still_waits(position(9), by_origins=True) == Epochs()

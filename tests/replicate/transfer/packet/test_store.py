@@ -56,6 +56,10 @@ def test_what_is_lacking_comes_back_and_costs_nothing_where_nothing_is(directory
     after = change_epochs(directory, lambda known: replace(known, lacking=lacking))
     assert read_epochs(directory) == after
     assert after.lacking == lacking
+    assert "lacking_needs" not in json.loads((directory / NAME).read_text())
+    between = replace(lacking, needs=((ORIGIN, 9), (2**63, 1)))
+    change_epochs(directory, lambda known: replace(known, lacking=between))
+    assert read_epochs(directory).lacking == between
 
 
 def test_a_change_that_fails_changes_nothing(directory: Path) -> None:
