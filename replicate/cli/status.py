@@ -37,10 +37,24 @@ def status(explain: str | None) -> int:
 
 @click.command(cls=VerbCommand)
 @click.option("--seqno", type=click.IntRange(0), required=True, metavar="N")
+@click.option(
+    "--origin",
+    metavar="NAME[/INCARNATION]",
+    help="On a supplier: N is the number that this one has given, as `ruv` prints it.",
+)
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS")
-def wait(seqno: int, timeout_s: float) -> None:
-    """Wait until the databases of this instance hold transaction N; exit code 75 if they do not in time."""
-    from replicate.door.wait import wait_for_seqno
+def wait(seqno: int, origin: str | None, timeout_s: float) -> None:
+    """Wait until the databases of this instance hold transaction N; exit code 75 if they do not in time.
 
-    reached = wait_for_seqno(open_instance(DOOR), seqno, timeout_s=timeout_s)
+    With --origin, until a supplier has what another one has committed up to its number N, merged where it had to be.
+    NAME alone is the newest incarnation of it that is known here: one that was restored counts from 1 again, so name
+    the incarnation, too, where that may be."""
+    from replicate.door.wait import wait_for_origin, wait_for_seqno
+
+    opened = open_instance(DOOR)
+    if origin is not None:
+        found = wait_for_origin(opened, origin, seqno, timeout_s=timeout_s)
+        emit(found, [f"{found.origin}/{found.incarnation} up to {found.last}"])
+        return
+    reached = wait_for_seqno(opened, seqno, timeout_s=timeout_s)
     emit({"last_seqno": reached}, [f"at seqno {reached}"])

@@ -258,12 +258,16 @@ ALL_OF_STATE: dict[str, set[str]] = {
 }
 
 
-WITH_PARTITIONS = {"dualsite_partition_here_state": ("receiver", 'partition="sales"')}
-"""What only a secondary with some partitions tells, which this one is not: by whom, and its labels."""
+ELSEWHERE = {
+    "dualsite_partition_here_state": ("receiver", 'partition="sales"'),
+    "dualsite_lost_total": ("update", 'daemon="update"'),
+}
+"""What only others tell, a secondary with some partitions and a supplier: by whom, and its labels."""
 
 
 def series(told: Told, changes: dict[str, float]) -> list[dict[str, str]]:
-    """What promtool is given: `changes` are values of metrics that are as well as never there."""
+    """What promtool is given: `changes` are values of metrics that are as well as never there; of a counter, so much
+    more every half a minute."""
     made, changed = [], set()
     for name in NAMES:
         labels = f'job="dualsite-{name}",instance="{name}"'
@@ -281,10 +285,11 @@ def series(told: Told, changes: dict[str, float]) -> list[dict[str, str]]:
                 changed.add(metric)
             sign = "-" if step < 0 else "+"
             made.append({"series": f"{metric}{{{labels},{own}}}", "values": f"{begin:.6f}{sign}{abs(step):.6f}x60"})
-    for metric in (changes.keys() - changed) & WITH_PARTITIONS.keys():
-        name, own = WITH_PARTITIONS[metric]
+    for metric in (changes.keys() - changed) & ELSEWHERE.keys():
+        name, own = ELSEWHERE[metric]
         labels = f'job="dualsite-{name}",instance="{name}",{own}'
-        made.append({"series": f"{metric}{{{labels}}}", "values": f"{changes[metric]:.6f}x60"})
+        more = "0+" if COUNTS.search(metric) else ""
+        made.append({"series": f"{metric}{{{labels}}}", "values": f"{more}{changes[metric]:.6f}x60"})
         changed.add(metric)
     assert changed == changes.keys(), "the daemons tell no such figure"
     return made
@@ -328,6 +333,7 @@ def test_in_each_state_those_alerts_fire_and_no_others(walk: Walk, state: str, t
         ("DualsiteJournalNearCap", "journal_cap_bytes", 1.0),
         ("DualsiteDiskFilling", "disk_fill_ratio", 0.86),
         ("DualsitePartitionWaits", "partition_here_state", 0.0),
+        ("DualsiteValuesLost", "lost_total", 1.0),
         ("DualsiteCertificateExpires", "certificate_expires_seconds", 13 * 86_400.0),
         ("DualsiteDifferent", "compared_equal_state", 0.0),
         ("DualsiteDiverged", "patrol_different_ranges", 1.0),
