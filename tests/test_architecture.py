@@ -125,7 +125,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("receiver_server.*", "N"),
     ("update_process.plan", "P"),
     ("update_process.window.columns", "P"),
-    ("update_process.done", "P"),
+    ("update_process.work_result", "P"),
     ("update_process.process", "N"),
     ("update_process.replay.net", "P"),
     ("update_process.replay.fold", "P"),

@@ -36,8 +36,6 @@ from update_process.batch.open_batch import OpenBatch, most_bytes
 from update_process.batch.pace import COUNTED_MIN, Pace
 from update_process.conflict import stopped
 from update_process.decision import OVERWRITE, Decision, name_of, name_of_large
-from update_process.done import Done as Done
-from update_process.done import Waiting as Waiting
 from update_process.large import LargeApply
 from update_process.own_thread import run_beside
 from update_process.plan import Window
@@ -46,6 +44,8 @@ from update_process.settling import Settling, refuse_definitions
 from update_process.window.columns import PAYLOAD
 from update_process.window.intake import Intake
 from update_process.window.single_transaction import take_single
+from update_process.work_result import Done as Done
+from update_process.work_result import Waiting as Waiting
 
 WINDOW_BYTES: Final = 256 * 1024
 """Frames that are decoded together; decoded they take several times as much, which should fit the processor's cache:

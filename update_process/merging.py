@@ -38,9 +38,9 @@ from replicate.model.vector import Position
 from replicate.model.writers import Writers
 from replicate.pool import control as word
 from replicate.wire.vectors import MERGED_HERE
-from update_process.done import Done
 from update_process.plan import Window
 from update_process.routes import Routes
+from update_process.work_result import Done
 
 LAG_MAX: Final = 20_000
 """So many transactions of our journal may wait to be looked at: a supplier that applies strictly looks at none."""

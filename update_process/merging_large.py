@@ -23,10 +23,10 @@ from replicate.journal.written import PiecesTaken, piece_told
 from replicate.model.transaction import LargeCommit, Op
 from replicate.model.vector import Position
 from replicate.wire.vectors import MERGED_HERE
-from update_process.done import Done
 from update_process.large import LargeApply
 from update_process.merging import ROW_OPS, Merging
 from update_process.routes import Routes
+from update_process.work_result import Done
 
 
 class ArrivingLarge(LargeApply):

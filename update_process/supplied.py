@@ -57,7 +57,6 @@ from update_process import plan as plans
 from update_process.batch.open_batch import most_bytes
 from update_process.batch.supplied_batch import SuppliedBatch
 from update_process.conflict import stopped
-from update_process.done import Done, Waiting
 from update_process.merging import Merging
 from update_process.merging_large import ArrivingLarge, LargeTurn, partitions_of
 from update_process.parting import Parting
@@ -67,6 +66,7 @@ from update_process.tending import Tending
 from update_process.window.columns import PAYLOAD
 from update_process.window.columns import joined as joined_changes
 from update_process.window.lacking import InStep, Lacking
+from update_process.work_result import Done, Waiting
 
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Most frames of a batch: applications wait that long for the region."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from replicate.audit.parts import parts_of
+from replicate.audit.chain_parts import parts_of
 from replicate.audit.query import Matches, Query, find
 from replicate.errors import (
     GapError,

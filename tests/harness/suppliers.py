@@ -37,10 +37,10 @@ from source_server.restart import Agreed, agree_by_vector
 from tests.harness.instances import with_settings
 from tests.harness.pair import SMALL, deliver_large
 from update_process.applier import Applier
-from update_process.done import Done, Waiting
 from update_process.merging import Merging
 from update_process.routes import Routes
 from update_process.supplied import SupplierApplier
+from update_process.work_result import Done, Waiting
 
 NAMES = ("a", "b", "c", "d", "e")
 TABLES = ("ta", "tb", "tc", "td", "te")

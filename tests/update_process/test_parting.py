@@ -13,8 +13,8 @@ from replicate.model.writers import REST, Writers
 from replicate.roles.retiring import gone_of, retire, writers_of
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, run, shared
-from update_process.done import Waiting
 from update_process.parting import LOOK_S, Parting
+from update_process.work_result import Waiting
 
 
 @pytest.fixture

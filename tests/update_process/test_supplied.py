@@ -26,8 +26,8 @@ from replicate.settings.table import UpdateConfig
 from tests.harness.instances import lose_pool
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, work_through
-from update_process.done import Waiting
 from update_process.supplied import SupplierApplier
+from update_process.work_result import Waiting
 
 
 @pytest.fixture

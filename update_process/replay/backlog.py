@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from replicate.audit.parts import ChainPart, parts_of
+from replicate.audit.chain_parts import ChainPart, parts_of
 from replicate.audit.stretches import Stretch
 from replicate.errors import (
     DamagedError,

@@ -13,10 +13,10 @@ from typing import Final
 from replicate.errors import BusyError, GapError, TryAgainError
 from replicate.instance.instance import Instance
 from update_process.applier import Applier
-from update_process.done import Waiting
 from update_process.replay.apply import Progress, Told
 from update_process.replay.unpacking import Imported
 from update_process.supplied import SupplierApplier
+from update_process.work_result import Waiting
 
 SLICE_S: Final = 0.5
 """So often it is told how far it is."""

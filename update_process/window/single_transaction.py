@@ -23,9 +23,9 @@ from replicate.journal.record import UNPACK_ERRORS, FrameBatch, Head, read_head
 from replicate.model.transaction import Kind
 from replicate.pool.receive_pool import ReceivedRecord, ReceivePool, RecordKind
 from replicate.system.failpoint import hit
-from update_process.done import Done, Waiting
 from update_process.routes import Routes
 from update_process.window.columns import BOUND, PAYLOAD, START, Points
+from update_process.work_result import Done, Waiting
 
 _TRANSACTION = int(Kind.TRANSACTION)
 

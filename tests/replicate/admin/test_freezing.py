@@ -24,7 +24,7 @@ from tests.harness.instances import lose_pool
 from tests.harness.pair import Pair, assert_equal
 from tests.harness.sites import kill_at
 from tests.harness.waiting import wait_until
-from update_process.done import Waiting
+from update_process.work_result import Waiting
 
 INSERT = "INSERT INTO account(owner, balance) VALUES ('more', 1)"
 

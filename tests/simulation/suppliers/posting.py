@@ -43,8 +43,8 @@ from tests.simulation.suppliers import template
 from tests.simulation.suppliers.climate import SupplierClimate
 from tests.simulation.suppliers.world import SupplierWorld
 from tests.simulation.template import NAMES, NETWORK, rewrite_file, uuid_of
-from update_process.done import Waiting
 from update_process.packet_feed import FeedRecord, PacketFeed
+from update_process.work_result import Waiting
 
 BATCH_BYTES: Final = 2048
 

@@ -35,7 +35,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from replicate.audit.parts import ChainPart, part_with
+from replicate.audit.chain_parts import ChainPart, part_with
 from replicate.errors import UsageError
 from update_process.replay.archive.arrow_rows import batches_of, change_batches, transaction_batches
 from update_process.replay.archive.blocks import BLOCK_BYTES, COLUMNS, Block, BlockReader, plan_blocks

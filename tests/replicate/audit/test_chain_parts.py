@@ -1,4 +1,4 @@
-"""audit/parts.py: a directory that lacks segments in its middle, as the parts that are whole."""
+"""audit/chain_parts.py: a directory that lacks segments in its middle, as the parts that are whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from replicate.audit.parts import part_with, parts_of
+from replicate.audit.chain_parts import part_with, parts_of
 from replicate.errors import JournalMissingError
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
