@@ -32,7 +32,7 @@ def in_order(here: Chains, packets: Sequence[PacketSummary]) -> Sequence[int]:
 
 
 @dataclass(frozen=True)
-class Written:
+class ModelTransaction:
     """A transaction. `seen`: what its writer had. `is_first`: it is the record that opens its origin."""
 
     origin: int
@@ -46,7 +46,7 @@ class Carried:
     """A packet, and what is in it."""
 
     summary: PacketSummary
-    transactions: tuple[Written, ...]
+    transactions: tuple[ModelTransaction, ...]
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Site:
     name: str
     uuid: bytes
     incarnation: int = 1
-    journal: list[Written] = field(default_factory=list)
+    journal: list[ModelTransaction] = field(default_factory=list)
     epochs: Epochs = field(default_factory=Epochs)
     is_restoring: bool = False
 
@@ -97,7 +97,7 @@ class World:
         seen = {origin: last for origin, (last, _) in site.chains().items()}
         base = SynchronizationVector({(origin, PARTITION_STREAM): last for origin, last in seen.items()})
         self.histories[site.origin] = History(site.uuid, site.name, site.incarnation, 0, base, "test")
-        site.journal.append(Written(site.origin, 0, self.rng.getrandbits(60) + 1, seen))
+        site.journal.append(ModelTransaction(site.origin, 0, self.rng.getrandbits(60) + 1, seen))
 
     def write(self, site: Site) -> None:
         """One transaction, which tells what its writer has."""
@@ -106,9 +106,9 @@ class World:
         chains = site.chains()
         seen = {origin: last for origin, (last, _) in chains.items() if origin != site.origin}
         number = chains[site.origin][0] + 1
-        site.journal.append(Written(site.origin, number, self.rng.getrandbits(60) + 1, seen))
+        site.journal.append(ModelTransaction(site.origin, number, self.rng.getrandbits(60) + 1, seen))
 
-    def take(self, site: Site, one: Written) -> None:
+    def take(self, site: Site, one: ModelTransaction) -> None:
         """One comes. AssertionError where it must not come now."""
         here = site.chains()
         last = here.get(one.origin, (NOTHING, 0))

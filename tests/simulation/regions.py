@@ -355,7 +355,7 @@ class Opened:
         return ModelRows(self.connection, definitions, change_listed if self.region.content is None else change_content)
 
 
-class Written:
+class ModelWrittenRegion:
     """A `WrittenRegion`."""
 
     def __init__(self, connection: Connection, schema: str) -> None:
@@ -406,7 +406,7 @@ class ModelWriter(Opened):
 
     def __init__(self, connection: Connection, where: str, host: Any) -> None:
         super().__init__(connection, where)
-        self.own = Written(connection, "main")
+        self.own = ModelWrittenRegion(connection, "main")
         self._host = host
 
     def begin(self) -> None:
@@ -424,9 +424,9 @@ class ModelWriter(Opened):
     def is_missing(self, error: Exception) -> bool:
         return False
 
-    def attach(self, path: str | os.PathLike[str], schema: str, run: Callable[[str], object]) -> Written:
+    def attach(self, path: str | os.PathLike[str], schema: str, run: Callable[[str], object]) -> ModelWrittenRegion:
         self.connection.parts[schema] = self._host.region_at(path)
-        return Written(self.connection, schema)
+        return ModelWrittenRegion(self.connection, schema)
 
     def detach(self, schema: str) -> None:
         del self.connection.parts[schema]

@@ -128,7 +128,7 @@ def made(world: Any, hosts: Sequence[Host], fill: Callable[[Sequence[Call]], Non
     return [(host.disk.copy(), host.regions) for host in hosts]
 
 
-class Written(NamedTuple):
+class JournalEnd(NamedTuple):
     """What a journal has come to."""
 
     position: Position
@@ -136,21 +136,21 @@ class Written(NamedTuple):
     csn: int
 
 
-def written(door: Any) -> Written:
+def written(door: Any) -> JournalEnd:
     """All that the open journal has is synced; the door is closed."""
     with door.locked():
         door.sync_to_end()
-        found = Written(door.position(), door.catalogue(), int(door.words[word.LAST_CSN]))
+        found = JournalEnd(door.position(), door.catalogue(), int(door.words[word.LAST_CSN]))
     door.close()
     return found
 
 
-def begin_seeded(path: str, there: Written) -> None:
+def begin_seeded(path: str, there: JournalEnd) -> None:
     """The journal of an instance that was seeded from there."""
     begin_journal(replicate.instance.instance.Instance.open(path), there.position, there.catalogue)
 
 
-def seed_content(first: Region, region: Region, there: Written) -> None:
+def seed_content(first: Region, region: Region, there: JournalEnd) -> None:
     """A region has what the first one has, as after a seed."""
     assert first.content is not None
     region.content = first.content.copy()
@@ -161,7 +161,7 @@ def seed_content(first: Region, region: Region, there: Written) -> None:
 
 def fill(primary: Sequence[Region], secondary: Sequence[Region], calls: Sequence[Call]) -> None:
     """First transactions, and the seed. `calls`: as a process of each host."""
-    found: list[Written] = []
+    found: list[JournalEnd] = []
 
     def write() -> None:
         door = open_door(replicate.instance.instance.Instance.open("/paris"))

@@ -22,7 +22,7 @@ from tests.simulation import template
 from tests.simulation.host import REGIONS, RING_SLOTS, Host, config_of
 from tests.simulation.parts.climate import Chosen, Placed
 from tests.simulation.regions import Region
-from tests.simulation.template import Call, Made, Written, begin_seeded, change, instance_file, new_disk, written
+from tests.simulation.template import Call, JournalEnd, Made, begin_seeded, change, instance_file, new_disk, written
 from tests.simulation.world import World
 
 ROWS: Final = 2
@@ -80,7 +80,7 @@ def _fill(
     regions: Sequence[Sequence[Region]],
     calls: Sequence[Call],
 ) -> None:
-    found: list[Written] = []
+    found: list[JournalEnd] = []
     calls[0](lambda: found.append(_write(placed)))
     (there,) = found
     calls[1](lambda: begin_seeded("/oslo", there))
@@ -105,7 +105,7 @@ def _is_here(partition: int, wanted: tuple[int, ...] | None) -> bool:
     return partition != PARTITION_NONE and (wanted is None or partition in wanted)
 
 
-def _write(placed: tuple[Placed, ...]) -> Written:
+def _write(placed: tuple[Placed, ...]) -> JournalEnd:
     """All tables' first rows."""
     door = open_door(replicate.instance.instance.Instance.open("/paris"))
     for region in range(1 + max(region for region, _ in placed)):

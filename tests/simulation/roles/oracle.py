@@ -42,7 +42,7 @@ _NAMES: Final = ("seqno", "kind", "origin", "origin_seqno", "chain")
 TELLING: Final = frozenset((int(Kind.HISTORY), int(Kind.NULL)))
 
 
-class Written(NamedTuple):
+class FramedTransaction(NamedTuple):
     """A transaction as a frame has it. `by`: what its writer calls it (0: no application wrote it). `changes`: of rows,
     flat."""
 
@@ -57,7 +57,7 @@ class Written(NamedTuple):
 class Stand(NamedTuple):
     """A site behind one of its transactions. `places`: origin -> its last number."""
 
-    written: Written | None
+    written: FramedTransaction | None
     rows: Rows
     places: Mapping[int, int]
 
@@ -70,7 +70,7 @@ class Site:
         assert region.content is not None
         self.name = name
         self.region = region
-        self.frames: dict[int, Written] = {}
+        self.frames: dict[int, FramedTransaction] = {}
         self.begin = self.seqno = region.seqno
         self.stands: dict[int, Stand] = {self.begin: Stand(None, dict(region.content.rows["t"]), {FIRST: 1})}
         self.reported = 0
@@ -88,7 +88,7 @@ class Site:
             del self.stands[gone]
         self.seqno = max(seqno, self.begin)
 
-    def take(self, seqno: int) -> Written:
+    def take(self, seqno: int) -> FramedTransaction:
         """One transaction more, as its journal has it."""
         before = self.stands[self.seqno]
         written = self.frames.get(seqno)
@@ -123,13 +123,13 @@ class Site:
             rows[after[0]] = after
 
     @property
-    def history(self) -> list[Written]:
+    def history(self) -> list[FramedTransaction]:
         """All that it has had since the beginning, in order."""
         found = (self.stands[seqno].written for seqno in range(self.begin + 1, self.seqno + 1))
         return [one for one in found if one is not None]
 
     @property
-    def ahead(self) -> list[Written]:
+    def ahead(self) -> list[FramedTransaction]:
         """What its journal has beyond its region, and is nothing to that: records of an incarnation that has begun."""
         found, seqno = [], self.seqno + 1
         while seqno in self.frames and self.frames[seqno].kind in TELLING:
@@ -207,7 +207,7 @@ class RoleOracle:
                 self._check_may_write(name, written)
             site.frames[head.seqno] = written
 
-    def _check_may_write(self, name: str, written: Written) -> None:
+    def _check_may_write(self, name: str, written: FramedTransaction) -> None:
         """I11. What it writes itself is of the incarnation that it is in."""
         writer, incarnation = self.instances[written.origin]
         file = self.file_of(name)
@@ -216,7 +216,7 @@ class RoleOracle:
         if file["role"] != "primary" or file.get("successor") or self.sites[name].fenced == incarnation:
             raise ViolationError("I11 fenced", f"{name} writes {written}, and its file says {file}")
 
-    def read(self, frame: bytes) -> Written:
+    def read(self, frame: bytes) -> FramedTransaction:
         """What a frame holds."""
         body, found = read(frame)
         kind, _, _, chain, origin, origin_seqno = body[:6]
@@ -227,7 +227,7 @@ class RoleOracle:
         for place in range(0, len(found), 4):
             after = images_of(found[place], *found[place + 2 : place + 4])[1]
             by = by or (0 if after is None else after[1])
-        return Written(kind, origin, origin_seqno, chain, by, found)
+        return FramedTransaction(kind, origin, origin_seqno, chain, by, found)
 
     # Commits.
 
@@ -251,7 +251,7 @@ class RoleOracle:
         if region.content.rows["t"] != site.stands[site.seqno].rows:
             raise ViolationError("I1 rows", f"{site.name} at {site.seqno}: {_difference(site)}")
 
-    def _learn(self, site: Site, written: Written) -> None:
+    def _learn(self, site: Site, written: FramedTransaction) -> None:
         if written.by and list(written.changes) != list(self.submitted[written.by]):
             raise ViolationError("I1 content", f"{self.submitted[written.by]} were written, and {written} stands there")
         known = self.truth.get((written.origin, written.origin_seqno))

@@ -94,7 +94,7 @@ def _lost_file_behind_the_undo() -> list[Change]:
 def _lost_file_not_synced() -> list[Change]:
     """Neither the file nor its name."""
 
-    class Written:
+    class UnsyncedOs:
         def __init__(self, real: Any) -> None:
             self._real = real
 
@@ -106,7 +106,7 @@ def _lost_file_not_synced() -> list[Change]:
 
     def write(*arguments: Any) -> Any:
         before = replicate.lost.file.os
-        replicate.lost.file.os = Written(before)  # type: ignore[assignment]
+        replicate.lost.file.os = UnsyncedOs(before)  # type: ignore[assignment]
         try:
             return kept(*arguments)
         finally:

@@ -26,7 +26,7 @@ from tests.simulation.regions import Region
 from tests.simulation.template import (
     NETWORK,
     Call,
-    Written,
+    JournalEnd,
     address_of,
     begin_seeded,
     change,
@@ -72,7 +72,7 @@ def new_disk(name: str, names: Sequence[str]) -> Disk:
 
 def fill(names: Sequence[str], regions: Sequence[Region], calls: Sequence[Call]) -> None:
     """First transactions at the first one, and the seeds. `calls`: as a process of each host."""
-    found: list[Written] = []
+    found: list[JournalEnd] = []
 
     def write() -> None:
         door = open_door(replicate.instance.instance.Instance.open(f"/{names[0]}"))

@@ -30,7 +30,7 @@ from tests.simulation.suppliers import actors, template
 from tests.simulation.suppliers.climate import SupplierClimate, peers_of
 from tests.simulation.suppliers.oracle import Begin
 from tests.simulation.suppliers.world import SupplierWorld
-from tests.simulation.template import NAMES, Written, begin_seeded, new_disk, seed_content, uuid_of, written
+from tests.simulation.template import NAMES, JournalEnd, begin_seeded, new_disk, seed_content, uuid_of, written
 
 LOOK_S = 0.05
 """How often somebody looks whether it is his turn."""
@@ -59,7 +59,7 @@ class JoinClimate(SupplierClimate):
 class Copy:
     """What the new one begins with. `begin`: the same as the oracle has it."""
 
-    written: Written
+    written: JournalEnd
     region: Region
     begin: Begin
 

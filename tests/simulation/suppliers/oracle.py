@@ -45,7 +45,7 @@ Pasts = dict[tuple[int, int], dict[int, int]]
 """(origin, its number) -> of each origin the last transaction that was at the writer's before that one."""
 
 
-class Written(NamedTuple):
+class SupplierTransaction(NamedTuple):
     """A transaction as a frame has it. `by`: what its writer calls it (0: no application wrote it). `changes`: of rows,
     flat, as its writer made them; `seen`: what it tells."""
 
@@ -114,7 +114,7 @@ class Begin:
     rows: dict[str, dict[Any, Image]]
     places: Places = field(default_factory=dict)
     registers: dict[Name, Register] = field(default_factory=dict)
-    has: dict[int, Written] = field(default_factory=dict)
+    has: dict[int, SupplierTransaction] = field(default_factory=dict)
 
 
 class Site:
@@ -126,7 +126,7 @@ class Site:
         self._pasts = pasts
         self.name = name
         self.region = region
-        self.frames: dict[int, Written] = {}
+        self.frames: dict[int, SupplierTransaction] = {}
         self.reported: dict[int, int] = {}
         """Origin -> the last of its transactions that was reported as durable here, to whomever."""
         self.most: dict[int, int] = {}
@@ -152,7 +152,7 @@ class Site:
         self.seqno = self._begin.seqno
         self.rows = {table: dict(those) for table, those in self._begin.rows.items()}
         self.places: Places = dict(self._begin.places)
-        self.has: dict[int, Written] = dict(self._begin.has)
+        self.has: dict[int, SupplierTransaction] = dict(self._begin.has)
         self.lost: list[tuple[int, Any, Lost]] = []
         """What was lost in merges, in transactions of these numbers, of rows of these keys."""
         self.registers: dict[Name, Register] = deepcopy(self._begin.registers)
@@ -175,7 +175,7 @@ class Site:
         """Where origins stand of which there is more than that they have begun: a region does not move by that."""
         return {origin: place for origin, place in self.places.items() if place[0]}
 
-    def take(self, seqno: int, written: Written) -> None:
+    def take(self, seqno: int, written: SupplierTransaction) -> None:
         """One transaction more."""
         origin, last = written.origin, self.places.get(written.origin)
         expected = 0 if written.kind == Kind.HISTORY else 1 if last is None else last[0] + 1
@@ -192,7 +192,9 @@ class Site:
         for place in range(0, len(written.changes), 4):
             self._change(place // 4, written, *written.changes[place : place + 4])
 
-    def _change(self, number: int, written: Written, op: int, table_id: int, argument: Any, values: Any) -> None:
+    def _change(
+        self, number: int, written: SupplierTransaction, op: int, table_id: int, argument: Any, values: Any
+    ) -> None:
         table = self._tables[table_id]
         before, after = images_of(op, argument, values)
         rows = self.rows[table]
@@ -214,7 +216,9 @@ class Site:
         else:
             rows[image[0]] = after
 
-    def _note_lost(self, key: Any, groups: tuple[int, ...], row: Row, change: RowChanged, written: Written) -> None:
+    def _note_lost(
+        self, key: Any, groups: tuple[int, ...], row: Row, change: RowChanged, written: SupplierTransaction
+    ) -> None:
         past = self._pasts[written.origin, written.origin_seqno]
         own = written.origin, written.origin_seqno
         stamps = (one for one in row.all_stamps() if one.origin and (one.origin, one.origin_seqno) != own)
@@ -277,7 +281,7 @@ class SupplierOracle:
             Origin(uuid_of(name), number).key: name for name in NAMES for number in range(1, INCARNATIONS_MAX)
         }
         """Origin -> the name of the supplier."""
-        self.truth: dict[tuple[int, int], Written] = {}
+        self.truth: dict[tuple[int, int], SupplierTransaction] = {}
         """(origin, its number) -> the transaction."""
         self.held: dict[int, int] = {}
         """Origin -> the last one that cannot be another one any more: it was sent, or others have it."""
@@ -346,7 +350,7 @@ class SupplierOracle:
         for head, frame in transactions_in(data):
             frames[head.seqno] = self.read(frame)
 
-    def read(self, frame: bytes) -> Written:
+    def read(self, frame: bytes) -> SupplierTransaction:
         """What a frame holds."""
         body, found = read(frame)
         kind, _, _, chain, origin, origin_seqno, csn = body[:7]
@@ -364,7 +368,9 @@ class SupplierOracle:
             found = list(self.submitted[by])
         elif found:
             by = max((self._by(*found[place : place + 4]) for place in range(0, len(found), 4)), default=0)
-        return Written(kind, origin, origin_seqno, csn, chain, by, found, seen, self.writers.get(origin, ""))
+        return SupplierTransaction(
+            kind, origin, origin_seqno, csn, chain, by, found, seen, self.writers.get(origin, "")
+        )
 
     @staticmethod
     def _by(op: int, _table_id: int, argument: Any, values: Any) -> int:
@@ -399,7 +405,7 @@ class SupplierOracle:
         assert region.content is not None
         site.check_rows()
 
-    def _note_past(self, site: Site, written: Written) -> None:
+    def _note_past(self, site: Site, written: SupplierTransaction) -> None:
         """What its writer had. Its own region may have it later than others, who read its journal."""
         key, writer = (written.origin, written.origin_seqno), self.sites[self.writers[written.origin]]
         if key in self.pasts and (writer is not site or self._is_known(written)):
@@ -411,11 +417,11 @@ class SupplierOracle:
             seqno += 1
         self.pasts[key] = past
 
-    def _is_known(self, written: Written) -> bool:
+    def _is_known(self, written: SupplierTransaction) -> bool:
         known = self.truth.get((written.origin, written.origin_seqno))
         return known is not None and known.chain == written.chain
 
-    def _check_seen(self, site: Site, written: Written) -> None:
+    def _check_seen(self, site: Site, written: SupplierTransaction) -> None:
         if self.writers.get(written.origin) != site.name or self._is_known(written):
             return
         here = {origin: place[0] for origin, place in site.places.items()}
@@ -424,7 +430,7 @@ class SupplierOracle:
         if wrong:
             raise ViolationError("seen", f"{site.name} tells that it has seen {wrong}, and has {here}")
 
-    def _learn(self, site: Site, written: Written) -> None:
+    def _learn(self, site: Site, written: SupplierTransaction) -> None:
         origin, number = written.origin, written.origin_seqno
         is_own = self.writers.get(origin) == site.name
         site.most[origin] = max(site.most.get(origin, 0), number)
@@ -441,7 +447,7 @@ class SupplierOracle:
             self.held[origin] = max(self.held.get(origin, 0), number)
             self.applied += bool(written.by)
 
-    def _check_submitted(self, written: Written) -> None:
+    def _check_submitted(self, written: SupplierTransaction) -> None:
         if written.by and list(written.changes) != list(self.submitted[written.by]):
             raise ViolationError("I1 content", f"{self.submitted[written.by]} were written, and {written} stands there")
 
@@ -509,7 +515,7 @@ class SupplierOracle:
         site.look_back()
         self._forget_pasts(name)
 
-    def turned_back(self, name: str, frames: Mapping[int, Written]) -> None:
+    def turned_back(self, name: str, frames: Mapping[int, SupplierTransaction]) -> None:
         """A host is what it was once, when it had these frames. What somebody else has comes back; the rest may be
         gone, and what was reported of it is not there."""
         site = self.sites[name]

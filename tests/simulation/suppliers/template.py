@@ -27,7 +27,7 @@ from tests.simulation.template import (
     NAMES,
     NETWORK,
     Call,
-    Written,
+    JournalEnd,
     address_of,
     begin_seeded,
     change,
@@ -93,7 +93,7 @@ def fill(
 ) -> None:
     """First transactions at the first one, and the seeds. `calls`: as a process of each host. `others`: suppliers that
     are yet to come, whose tables are there."""
-    found: list[Written] = []
+    found: list[JournalEnd] = []
 
     def write() -> None:
         door = open_door(replicate.instance.instance.Instance.open(f"/{names[0]}"))

@@ -28,7 +28,7 @@ from tests.simulation.recovered import bring_forward, chain_hashes
 from tests.simulation.regions import Region
 from tests.simulation.suppliers import actors, template
 from tests.simulation.suppliers.climate import SupplierClimate, peers_of
-from tests.simulation.suppliers.oracle import SupplierOracle, Written
+from tests.simulation.suppliers.oracle import SupplierOracle, SupplierTransaction
 from tests.simulation.template import NAMES, Made, made, new_disk, rewrite_file, uuid_of
 
 LOST: Final = "JOURNAL_MISSING"
@@ -46,7 +46,7 @@ class Backup:
 
     disk: Disk
     region: Any
-    frames: dict[int, Written]
+    frames: dict[int, SupplierTransaction]
     is_wanted: bool = False
 
 
