@@ -25,7 +25,7 @@ from replicate.transfer.seed.direct import seed
 from tests.harness.instances import with_settings
 from tests.harness.pair import SMALL
 from tests.harness.suppliers import Suppliers
-from update_process.done import Done
+from update_process.work_result import Done
 
 
 class Stream:
