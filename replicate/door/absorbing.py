@@ -100,17 +100,23 @@ def _first_unstable(
 ) -> tuple[int, int] | None:
     """(csn, origin) of the first transaction by its time which not everybody has, and which changes rows that are
     shared; None: there is none. Where no row has stamps, those before it need none: what is yet to come is later, too.
-    What only tells does not count, so that a supplier which alone writes looks at nothing."""
+    What only tells does not count, so that a supplier which alone writes looks at nothing. Of the very first one that
+    changes rows, if not everybody has that: then all of them are taken, whatever the time of those behind it."""
     least: tuple[int, int] | None = None
+    has_passed = False
     with closing(ChainReader(make_chain(door.instance), next_seqno, index)) as reader:
         while reader.next_seqno <= last_seqno and (found := reader.read(BATCH_BYTES_MAX, last_seqno)) is not None:
             data = found.data if (is_framed := isinstance(found, FrameBatch)) else found.commit_frame
             for offset, head in walk(data):
                 time = head.csn, head.origin
-                if head.origin_seqno <= stable.get(head.origin, 0) or (least is not None and least <= time):
+                if head.origin_seqno <= stable.get(head.origin, 0):
+                    has_passed = True
+                elif least is not None and least <= time:
                     continue
-                if not is_framed or _changes_rows(data[offset : offset + head.frame_bytes], is_shared):
+                elif not is_framed or _changes_rows(data[offset : offset + head.frame_bytes], is_shared):
                     least = time
+                    if not has_passed:
+                        return least
     return least
 
 
@@ -137,8 +143,7 @@ def _absorb_large(
 
 def _written(body: Sequence[Any], done: Sequence[Any]) -> Sequence[Any]:
     """The changes as the transaction's writer made them."""
-    resolved = resolved_of(body)
-    if resolved is None:
+    if body[0] != Kind.RESTATED or (resolved := resolved_of(body)) is None:
         return done
     stream = unpacker(tuples=True)
     stream.feed(resolved.payload)
