@@ -1,8 +1,8 @@
 """Rows of partitions that were removed from a secondary's subscription are deleted, beside what goes on.
 
 Guarantees: each transaction deletes ROWS_MAX rows at most, between two batches of the Update Process, which passes over
-these partitions from before the first one; only what is neither held nor wanted is deleted. Killed anywhere, the same
-command deletes the rest.
+these partitions from before the first one; only what is neither held nor wanted is deleted. When it returns no loss
+of power brings them back. Killed anywhere, the same command deletes the rest.
 Leaves to others: the subscription (subscriptions.py), and how rows are deleted (region/sqlite/take_rows.py).
 """
 
@@ -35,7 +35,7 @@ def drop_rows(
 ) -> int:
     """Delete the rows of these partitions, after `remove`, which takes them out of the subscription; how many there
     were. `told`: how many so far. Raises what `remove` and opening a region raise, BusyError, and what the Update
-    Process's standing aside raises."""
+    Process's standing aside raises; JournalIOError when a region cannot be synced."""
     gone = frozenset(numbers)
     with seed_lock(secondary):
         with update_aside(secondary):  # it knows what is held when it begins
@@ -52,6 +52,7 @@ def drop_rows(
                 if told is not None:
                     told(dropped)
                 hit("partition.dropped")
+            KIND.sync(entry.path)  # or they would be there again when power goes
     return dropped
 
 

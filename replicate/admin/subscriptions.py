@@ -4,7 +4,8 @@
 
 Guarantees: what is held is whole: rows of it have come from the secondary's first transaction, or from a seed, on. What
 is added to a secondary that has transactions waits for a seed, and the others go on meanwhile; what is removed stays
-as it was, and gets no more. The journal says from the first transaction on that is not whole that it is none of all.
+as it was, also when power goes, and gets no more. The journal says from the first transaction on that is not whole that
+it is none of all.
 Leaves to others: asking for it (receiver_server/connection.py), and the seed (transfer/seed).
 """
 
@@ -31,6 +32,7 @@ from replicate.limits import (
 from replicate.model.elements import DEFINITION, misfit
 from replicate.model.partitions import ALL
 from replicate.model.subscription import Rows, Subscription, Table
+from replicate.region.kind import KIND
 from replicate.region.sqlite.empty import reading
 from replicate.region.sqlite.virtual_tables import shadow_tables
 from replicate.system.failpoint import hit
@@ -42,7 +44,7 @@ RECEIVER = "receiver"
 def set_(instance: Instance, names: Sequence[str]) -> None:
     """Want exactly those partitions, by name or number; ALL: whatever there is. UsageError for NONE, NotFoundError for
     a partition that is not known here, PermissionRefusedError for a primary, AlreadyRunningError where the secondary is
-    empty and its Receiver Server may be filling it."""
+    empty and its Receiver Server may be filling it, JournalIOError when a region cannot be synced."""
     _require_secondary(instance)
     wanted = None if [name.upper() for name in names] == [ALL] else numbers_of(instance, names)
     if wanted is not None:
@@ -62,7 +64,16 @@ def set_(instance: Instance, names: Sequence[str]) -> None:
         with suppress(NotFoundError, DamagedError):
             mark_partial(instance)  # before the first transaction comes that is not whole
             hit("subscription.marked")
+    before = instance.content.choice
+    if before.wanting(wanted, known).frozen != before.frozen:
+        _sync_what_stays(instance)
     instance.change_subscription(lambda now: now.wanting(wanted, known))
+
+
+def _sync_what_stays(instance: Instance) -> None:
+    """When power goes, the journal here brings nothing back of what is not held any more."""
+    for entry in instance.regions:
+        KIND.sync(entry.path)
 
 
 def add(instance: Instance, names: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import apsw
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from replicate.admin import dropping, subscriptions
 from replicate.admin.dropping import drop_rows
 from replicate.errors import InternalError
+from replicate.region.kind import KIND
+from tests.harness.instances import restore_region, save_region
 from tests.harness.pair import Pair
 from tests.replicate.admin.test_subscriptions import assert_restricted
 from tests.replicate.transfer.seed.test_partition import SALES, begin, file, fill
@@ -93,3 +96,15 @@ def test_what_is_held_is_not_deleted(loaded: Pair) -> None:
     with pytest.raises(InternalError, match="not all removed"):
         drop_rows(loaded.secondary, [SALES], lambda: None)
     assert counts(loaded) == before
+
+
+def test_power_goes_behind_the_command(loaded: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    region, disk = loaded.secondary.region("main").path, tmp_path / "disk"
+    with closing(apsw.Connection(str(region), flags=apsw.SQLITE_OPEN_READONLY)) as reader:
+        reader.execute("SELECT count(*) FROM t0").get  # noqa: B018 - so that nobody else is the last one to close it
+        save_region(region, disk)
+        assert min(counts(loaded)) > 3
+        monkeypatch.setattr(type(KIND), "sync", staticmethod(lambda path: save_region(Path(path), disk)))
+        drop_rows(loaded.secondary, [SALES], lambda: subscriptions.remove(loaded.secondary, ["sales"]))
+    restore_region(region, disk)
+    assert counts(loaded) == [0] * 5
