@@ -26,6 +26,8 @@ from tests.simulation.kernel import Process
 from tests.simulation.regions import Region
 
 LOOK_S: Final = 0.2
+FINISHING_S: Final = 1.0
+"""Of which none passes: what a killed writer left is finished, as the command does it."""
 ASIDE_S: Final = 0.001
 """Less than a process that was killed takes to start again."""
 
@@ -116,7 +118,7 @@ class _Loader:
     def _made(self, host: Any) -> _Copy:
         door = open_door(SimulatedInstance.open("/paris"))
         try:
-            with take_snapshot(door, timeout_s=0) as snapshot:
+            with take_snapshot(door, timeout_s=FINISHING_S) as snapshot:
                 assert snapshot is not None
                 regions = [self._region(region) for region in host.regions]
             door.sync_to_end()
