@@ -1,6 +1,7 @@
 """What every world has: hosts with processes, a network, disks, virtual time, faults; how it is lived, and judged.
 
 Of the kinds of world, world.py has a primary and a secondary, parts/world.py a secondary with some partitions,
+parts/release_world.py one that releases some of them,
 suppliers/world.py several suppliers, suppliers/joining.py such that one more joins, suppliers/posting.py such that send
 packets, roles/world.py sites that change their roles. Each says who lives on which host, what it is to be level, and
 what is looked at once a host has recovered.

@@ -5,7 +5,8 @@
 MODE is safety or liveness, of a primary and a secondary; suppliers-safety or suppliers-liveness, of several suppliers;
 joining-safety or joining-liveness, of suppliers that one more joins; posting-safety or posting-liveness, of suppliers
 that send packets; roles-safety or roles-liveness, of sites that change their roles; parts-safety or parts-liveness, of
-a secondary with some partitions; or both, suppliers, joining, posting, roles or parts, for both of each.
+a secondary with some partitions; releasing-safety or releasing-liveness, of one that releases some; or both, suppliers,
+joining, posting, roles, parts or releasing, for both of each.
 
 `sweep` is what others call, and `hunt` for a planted bug. A world whose seed is bad is lived once more with its
 transcript, which is written below tests/simulation/kept (or `--keep`); test_world.py lives every seed in
@@ -29,6 +30,8 @@ from typing import Final, NamedTuple
 from tests.simulation import plants
 from tests.simulation.base import MODES, BaseWorld
 from tests.simulation.parts import plants as part_plants
+from tests.simulation.parts import release_plants
+from tests.simulation.parts.release_world import ReleaseWorld
 from tests.simulation.parts.world import PartsWorld
 from tests.simulation.plants import planted
 from tests.simulation.replaced import Change
@@ -64,9 +67,10 @@ PAIR: Final = Kind("", World, plants.PLANTS, plants.FOUND)
 SUPPLIERS: Final = Kind("suppliers-", SupplierWorld, supplier_plants.PLANTS, supplier_plants.FOUND)
 ROLES: Final = Kind("roles-", RoleWorld, role_plants.PLANTS, role_plants.FOUND)
 PARTS: Final = Kind("parts-", PartsWorld, part_plants.PLANTS, part_plants.FOUND)
+RELEASING: Final = Kind("releasing-", ReleaseWorld, release_plants.PLANTS, release_plants.FOUND)
 JOINING: Final = Kind("joining-", JoinWorld, join_plants.PLANTS, join_plants.FOUND)
 POSTING: Final = Kind("posting-", PostWorld, post_plants.PLANTS, post_plants.FOUND)
-KINDS: Final = (PAIR, SUPPLIERS, JOINING, POSTING, ROLES, PARTS)
+KINDS: Final = (PAIR, SUPPLIERS, JOINING, POSTING, ROLES, PARTS, RELEASING)
 PLANTS: Final = {name: plant for kind in KINDS for name, plant in (*kind.plants.items(), *plants.EQUIVALENT.items())}
 _KIND_OF: Final = {mode: kind for kind in KINDS for mode in kind.modes}
 _MODES: Final = {

@@ -38,6 +38,7 @@ WORLDS = [
     ("suppliers-safety", 9),
     ("roles-liveness", 9),
     ("parts-liveness", 9),
+    ("releasing-safety", 3),
 ]
 DIGEST = """
 import hashlib

@@ -91,7 +91,7 @@ class PartsClimate(Climate):
 
         apart = random.Random(f"rows {self.placed} {self.wanted} {self.ends_s}")
         if apart.random() < 0.4:
-            self.chosen = tuple((number, _chosen(apart)) for number in range(len(placed)) if apart.random() < 0.6)
+            self.chosen = draw_chosen(apart, len(placed))
 
     def keeps(self, number: int, row: int) -> bool:
         """Whether that row of the n-th table is one of those that the secondary gets of it."""
@@ -116,6 +116,11 @@ class PartsClimate(Climate):
         looks = self.wanted is not None or any(partition == PARTITION_NONE for _, partition in self.placed)
         is_safe = (self.holds(before) or not self.holds(after)) and (self.stays(before) or not self.stays(after))
         return is_safe and (looks or after != PARTITION_NONE)
+
+
+def draw_chosen(dice: random.Random, tables: int) -> tuple[tuple[int, Chosen], ...]:
+    """Of some of that many tables what comes."""
+    return tuple((number, _chosen(dice)) for number in range(tables) if dice.random() < 0.6)
 
 
 def _chosen(dice: random.Random) -> Chosen:

@@ -158,11 +158,10 @@ class PartsOracle(Oracle):
             if row not in lane.truth:  # the primary has it in its journal, and redoes it in its region later
                 self._comes_again(lane, row)
         self._check_rows(lane, f"{pending.rows} were applied")
-        if staying := self._staying(pending.rows):
-            last = staying[-1]
-            if last not in lane.ends:
-                raise ViolationError("I2 prefix", f"the secondary shows a part of a transaction: {pending.rows}")
-            last = self._whole.get(last, [last])[-1]
+        if (staying := self._staying(pending.rows)) and staying[-1] not in lane.ends:
+            raise ViolationError("I2 prefix", f"the secondary shows a part of a transaction: {pending.rows}")
+        if pending.rows:
+            last = self._whole.get(pending.rows[-1], pending.rows)[-1]
             lane.fixed = max(lane.fixed, lane.truth.index(last) + 1)
         self.applied += len(pending.rows)
         self.most_applied_seqno = max(self.most_applied_seqno, min(one.secondary.seqno for one in self.lanes))

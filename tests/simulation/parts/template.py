@@ -94,6 +94,7 @@ def _fill(
         other.rows = [row for row in here.rows if here_of[row]]
         other.present = set(other.rows)
         other.schema = other.stored_schema = here.schema
+        other.state |= here.state
         for (origin, _), last in position.vector.items():
             for partition in (PARTITION_STREAM, *sorted({one for _, one in placed if _is_here(one, wanted)})):
                 scr = ScrRow(origin, partition, last, position.chains[origin][1], 1, position.last_seqno)

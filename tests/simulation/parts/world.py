@@ -36,6 +36,7 @@ class PartsWorld(World):
 
     climate: PartsClimate
     oracle: PartsOracle
+    oracle_kind: type[PartsOracle] = PartsOracle
 
     def __init__(self, seed: int, mode: str, *, recording: bool = False) -> None:
         super().__init__(seed, mode, recording=recording)
@@ -69,7 +70,7 @@ class PartsWorld(World):
         self.network.join(self.hosts)
         partition_of = {row: self.climate.placed[number][1] for row, number in self.table_of.items()}
         regions = self.primary.regions, self.secondary.regions
-        self.oracle = PartsOracle(*regions, partition_of, self.table_of, self.climate)
+        self.oracle = self.oracle_kind(*regions, partition_of, self.table_of, self.climate)
         self.faults = Faults(self, self.climate)
 
     def watched(self) -> AbstractContextManager[None]:
