@@ -28,6 +28,7 @@ from replicate.region.sqlite.bookkeeping import region_seqno
 from replicate.region.sqlite.open import open_region
 from tests.harness.applying import apply_batch, batches
 from tests.harness.instances import (
+    MIXED,
     ROOT,
     begin_large,
     change_schema,
@@ -49,7 +50,14 @@ CHECKPOINTS = (
 NO_WAL = b""
 
 
-pytestmark = pytest.mark.usefixtures("shared_memory")
+pytestmark = pytest.mark.usefixtures("shared_memory", "sections")
+
+
+@pytest.fixture(params=["one section", "mixed"])
+def sections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each history once with transactions of one section, and once with such over several."""
+    if request.param == "mixed":
+        monkeypatch.setenv(MIXED, "1")
 
 
 @dataclass
