@@ -1,8 +1,9 @@
 """One part of a site's own indexes looked at: which is next, and what was found there.
 
-Guarantees: a round visits each table of each region, its rows and then each of its indexes, by name; what is added or
-dropped meanwhile neither ends a round early nor makes one endless. A part is of one moment, and a small one: it keeps
-no WAL from being checkpointed for long. What cannot be looked at is named, and gone past, whatever the reason is.
+Guarantees: a round visits each table of each region, its rows and then each of its indexes, by name; on a supplier its
+rows once more, for those that their foreign keys name, which another one may have deleted. What is added or dropped
+meanwhile neither ends a round early nor makes one endless. A part is of one moment, and a small one: it keeps no WAL
+from being checkpointed for long. What cannot be looked at is named, and gone past, whatever the reason is.
 Leaves to others: how an index is looked at (region/sqlite/indexes.py), when (daemon/index_patrol.py), what is kept
 (index_found.py). Blocks.
 """
@@ -13,11 +14,21 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from replicate.compare.index_found import IndexDamage, Looked
+from replicate.compare.index_found import FOREIGN_KEYS, IndexDamage, Looked, OrphanRows
 from replicate.compare.rounds import Place
 from replicate.instance.instance import Instance
 from replicate.region.sqlite.digest import SEQUENCES
-from replicate.region.sqlite.indexes import ROWS, Key, Walked, checked_in, packed_entry, unpacked_entry, walk
+from replicate.region.sqlite.indexes import (
+    PARENTS,
+    ROWS,
+    Key,
+    Walked,
+    checked_in,
+    has_parents,
+    packed_entry,
+    unpacked_entry,
+    walk,
+)
 from replicate.region.sqlite.ranges import SCHEMA, names_patrolled
 from replicate.region.sqlite.snapshot import reading
 
@@ -48,7 +59,7 @@ def take_slice(instance: Instance, place: Place) -> Slice:
         region = at.region
         try:
             with reading(instance.region(region).path) as connection:
-                names = _names(connection)
+                names = _names(connection, with_parents=instance.is_supplier)
                 found = at.among(names, are_regions=False)
                 if found is None:
                     at = at.past_region(regions)
@@ -65,10 +76,13 @@ def take_slice(instance: Instance, place: Place) -> Slice:
     return Slice(Looked(), None, time.thread_time() - began_s, 0)
 
 
-def _names(connection: Any) -> list[str]:
+def _names(connection: Any, *, with_parents: bool) -> list[str]:
     """What there is to look at in a region: tables, each before its indexes."""
-    tables = (one for one in names_patrolled(connection) if one not in (SCHEMA, SEQUENCES))
-    return sorted(f"{table}{_BESIDE}{index}" for table in tables for index in checked_in(connection, table))
+    tables = [one for one in names_patrolled(connection) if one not in (SCHEMA, SEQUENCES)]
+    found = [(table, index) for table in tables for index in checked_in(connection, table)]
+    if with_parents:
+        found += [(table, PARENTS) for table in tables if has_parents(connection, table)]
+    return sorted(f"{table}{_BESIDE}{index}" for table, index in found)
 
 
 def _key(place: Place) -> Key | None:
@@ -84,9 +98,15 @@ def _looked(region: str, table: str, index: str, walked: Walked) -> Looked:
     damaged = tuple(
         IndexDamage(region, table, one.index, one.what, "" if one.key is None else _text(one.key), now_ns)
         for one in walked.wrong
+        if one.index != PARENTS  # damage of the table, which its rows tell of
     )
-    left_out = {f"{region}.{table}{'.' * bool(name)}{name}": why for name, why in walked.left_out.items()}
-    return Looked(f"{region}.{table}", walked.count if index != ROWS else 0, damaged, left_out)
+    orphans = tuple(
+        OrphanRows(region, table, one.parent, _text(one.key), one.count, now_ns) for one in walked.without_parent
+    )
+    shown = {name: FOREIGN_KEYS if name == PARENTS else name for name in walked.left_out}
+    left_out = {f"{region}.{table}{'.' * bool(name)}{shown[name]}": why for name, why in walked.left_out.items()}
+    entries = walked.count if index not in (ROWS, PARENTS) else 0
+    return Looked(f"{region}.{table}", entries, damaged, left_out, orphans)
 
 
 def _text(key: Key) -> str:

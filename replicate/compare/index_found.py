@@ -1,4 +1,5 @@
-"""What a site has found of its own indexes: the round that is under way, the last whole one, and what is wrong.
+"""What a site has found of its own indexes, and a supplier of its foreign keys: the round that is under way, the last
+whole one, and what is wrong.
 
     consumers/_indexes.json    format 1
 
@@ -26,6 +27,8 @@ NAME: Final = "_indexes.json"
 """No peer can bear such a name."""
 DAMAGED_MAX: Final = 20
 """So many that are wrong are kept."""
+FOREIGN_KEYS: Final = "foreign keys"
+"""In the place of an index's name, in what is left out."""
 LEFT_OUT_MAX: Final = 20
 """So many that are left out are kept by name."""
 
@@ -53,6 +56,24 @@ class IndexDamage:
 
 
 @dataclass(frozen=True, slots=True)
+class OrphanRows:
+    """At least `count` rows of a table name a row of `parent` that is not there, the one of `key` among them. They were
+    counted from `wall_ns` on, or the first of them was found then."""
+
+    region: str
+    table: str
+    parent: str
+    key: str
+    count: int
+    wall_ns: int
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """What they are kept by."""
+        return self.region, self.table, self.parent
+
+
+@dataclass(frozen=True, slots=True)
 class IndexRound:
     """`began_wall_ns` names it. `entries` of indexes were looked at; `left_out`: "region.table.index: reason" of what
     could not be. `ended_wall_ns`: 0 while it is under way."""
@@ -67,23 +88,26 @@ class IndexRound:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One part of a round: `entries` of an index, what was wrong, and what was left out, by "region.table.index"."""
+    """One part of a round: `entries` of an index, what was wrong, and what was left out, by "region.table.index" (of
+    foreign keys, FOREIGN_KEYS stands for the index)."""
 
     at: str = ""
     entries: int = 0
     damaged: tuple[IndexDamage, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
+    orphans: tuple[OrphanRows, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class IndexesFound:
     """What is noted. `here`: the round under way; `whole`: the last one that has come to its end. `place`: where the
-    next part begins, as it is kept; () between two rounds."""
+    next part begins, as it is kept; () between two rounds. `orphans`: of a supplier."""
 
     here: IndexRound = field(default_factory=IndexRound)
     whole: IndexRound = field(default_factory=IndexRound)
     damaged: tuple[IndexDamage, ...] = ()
     place: tuple[str, str, str] = ("", "", "")
+    orphans: tuple[OrphanRows, ...] = ()
 
 
 def with_part(known: IndexesFound, round_wall_ns: int, part: Looked, *, is_last: bool, wall_ns: int) -> IndexesFound:
@@ -100,16 +124,31 @@ def with_part(known: IndexesFound, round_wall_ns: int, part: Looked, *, is_last:
         if before and before[0].wall_ns >= round_wall_ns:
             continue  # the first one of a round is shown
         damaged = (*(other for other in damaged if other not in before), one)[-DAMAGED_MAX:]
+    orphans = _counted(known.orphans, part.orphans, round_wall_ns)
     if not is_last:
-        return IndexesFound(here, known.whole, damaged, known.place)
+        return IndexesFound(here, known.whole, damaged, known.place, orphans)
     unseen = {one.partition(": ")[0] for one in here.left_out}
-    still = tuple(one for one in damaged if one.wall_ns >= round_wall_ns or unseen & _ways_to(one))
-    return IndexesFound(IndexRound(), replace(here, ended_wall_ns=wall_ns, at=""), still, known.place)
+    still = tuple(one for one in damaged if one.wall_ns >= round_wall_ns or unseen & _ways_to(one, one.index))
+    lonely = tuple(one for one in orphans if one.wall_ns >= round_wall_ns or unseen & _ways_to(one, FOREIGN_KEYS))
+    return IndexesFound(IndexRound(), replace(here, ended_wall_ns=wall_ns, at=""), still, known.place, lonely)
 
 
-def _ways_to(one: IndexDamage) -> set[str]:
+def _counted(
+    known: tuple[OrphanRows, ...], found: tuple[OrphanRows, ...], round_wall_ns: int
+) -> tuple[OrphanRows, ...]:
+    """With those of one more part: a round counts from its beginning."""
+    rows = {one.name: one for one in known}
+    for one in found:
+        before = rows.pop(one.name, None)
+        if before is not None and before.wall_ns >= round_wall_ns:
+            one = replace(before, count=before.count + one.count)
+        rows[one.name] = one
+    return tuple(rows.values())[-DAMAGED_MAX:]
+
+
+def _ways_to(one: IndexDamage | OrphanRows, index: str) -> set[str]:
     """The names under which it may have been left out."""
-    return {one.region, f"{one.region}.{one.table}", f"{one.region}.{one.table}.{one.index}"}
+    return {one.region, f"{one.region}.{one.table}", f"{one.region}.{one.table}.{index}"}
 
 
 def standing_at(known: IndexesFound) -> Place | None:
@@ -148,6 +187,7 @@ def look_at_indexes(instance_path: Path) -> IndexesFound:
             _round(made["whole"]),
             tuple(IndexDamage(**_checked(_NONE, one)) for one in made["damaged"]),
             (region, table, after),
+            tuple(OrphanRows(**_checked(_NO_ORPHANS, one)) for one in made.get("orphans", ())),
         )
     except (OSError, ReplicateError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return IndexesFound()
@@ -156,6 +196,8 @@ def look_at_indexes(instance_path: Path) -> IndexesFound:
 def note_indexes(instance_path: Path, found: IndexesFound) -> None:
     """Keep it. JournalIOError, DiskFullError, PermissionRefusedError: what was noted stands then."""
     facts = {"format": FORMAT, **asdict(found)}
+    if not found.orphans:
+        del facts["orphans"]
     replace_file(indexes_path(instance_path), (json.dumps(facts) + "\n").encode())
 
 
@@ -165,6 +207,7 @@ def forget_indexes(instance_path: Path) -> None:
 
 
 _NONE: Final = IndexDamage("", "", "", "", "", 0)
+_NO_ORPHANS: Final = OrphanRows("", "", "", "", 0, 0)
 
 
 def _round(made: Any) -> IndexRound:
@@ -172,7 +215,7 @@ def _round(made: Any) -> IndexRound:
     return IndexRound(**{**values, "left_out": tuple(map(_text, values["left_out"]))})
 
 
-def _checked(model: IndexRound | IndexDamage, made: Mapping[str, Any]) -> Mapping[str, Any]:
+def _checked(model: IndexRound | IndexDamage | OrphanRows, made: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields of one such. ValueError for another type, or a number below 0."""
     for name, value in asdict(model).items():
         if type(made[name]) is not type(value) or (type(value) is int and made[name] < 0):

@@ -118,7 +118,7 @@ class IndexPatrol:
         found = with_part(before, place.round_wall_ns, taken.looked, is_last=is_last, wall_ns=time.time_ns())
         self.found = now_at(found, taken.place)
         self._say(before, taken)
-        is_due = is_last or self.found.damaged != before.damaged
+        is_due = is_last or self.found.damaged != before.damaged or self.found.orphans != before.orphans
         if is_due or trio.current_time() - self._kept_s > KEPT_S:
             self._kept_s = trio.current_time()
             await trio.to_thread.run_sync(self._keep)
@@ -138,6 +138,11 @@ class IndexPatrol:
             if (one.name, one.what) not in known:
                 known.add((one.name, one.what))
                 self._log.error("an index is damaged", name=one.name, what=one.what, key=one.key)
+        lonely = {one.name for one in before.orphans}
+        for row in taken.looked.orphans:
+            if row.name not in lonely:
+                table = f"{row.region}.{row.table}"
+                self._log.warning("a row names one that is not there", table=table, key=row.key, parent=row.parent)
 
     def _keep(self) -> None:
         """On a full disk it goes on, and may begin its round again."""

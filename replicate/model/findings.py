@@ -78,6 +78,9 @@ _KINDS: Final = (
     ),
     FindingKind("CLOCK_SKEW", "warning", "The clock of a source's host differs from this one's by seconds."),
     FindingKind("MERGES_OPEN", "info", "Values that were lost as rows were merged were not looked at."),
+    FindingKind(
+        "ORPHAN_ROWS", "info", "Rows of a supplier name rows that are not there: another one has deleted them."
+    ),
     FindingKind("FROZEN", "warning", "An operator has frozen the instance: nothing is committed or applied."),
     FindingKind("CONSUMER_UNREADABLE", "error", "The stored position of a peer cannot be read."),
     FindingKind("PEER_DROPPED", "error", "A peer was dropped at the journal's cap, and must be seeded again."),

@@ -1,11 +1,12 @@
-"""The indexes of a table against its rows, a bounded part at a time: what no digest of rows can find.
+"""The indexes of a table against its rows, and its rows against those that their foreign keys name, a bounded part at
+a time: what no digest of rows can find.
 
 Guarantees: every row is looked for in each index, and every entry of an index in the rows, texts byte by byte; STORED
 generated columns are worked out again by SQLite itself. What stands in an index is read from the index alone: the
 program that SQLite makes of the statement is looked at first, and an index that it would not read so is named as left
 out. A part is of one moment, and the next one begins after its last key.
 Leaves to others: which part is next, how fast, and what follows. Every call is within the caller's read transaction, on
-a connection of its own. That two rows have one UNIQUE key is a fault of the rows.
+a connection of its own. Two rows of one UNIQUE key are faulty rows.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from replicate.region.sqlite.sql.statements import tokens
 
 ROWS: Final = ""
 """In the place of an index's name: the rows of the table, each looked for in all indexes."""
+PARENTS: Final = "\0"
+"""The same: the rows of the table, for each the rows that its foreign keys name. No index can bear that name."""
 SHOWN_MAX: Final = 3
 """So many wrong ones of an index are told of one part."""
 BYTES_MAX: Final = MIB
@@ -53,6 +56,15 @@ class Wrong:
     key: Key | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class WithoutParent:
+    """So many rows name a row of `parent` that is not there. `key`: of the first one."""
+
+    parent: str
+    count: int
+    key: Key
+
+
 @dataclass(slots=True)
 class Walked:
     """So many rows, or entries, were looked at. `upto`: the last one, None at the end. `left_out`: by index, why it, or
@@ -61,6 +73,7 @@ class Walked:
     count: int = 0
     upto: Key | None = None
     wrong: list[Wrong] = field(default_factory=list)
+    without_parent: list[WithoutParent] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     size: int = 0
 
@@ -123,6 +136,11 @@ def checked_in(connection: apsw.Connection, table: str) -> list[str]:
     return [ROWS, *sorted(indexes)] if indexes or _columns(connection, table, stored=True) else []
 
 
+def has_parents(connection: apsw.Connection, table: str) -> bool:
+    """Whether a table has a foreign key."""
+    return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM pragma_foreign_key_list(?1, 'main'))", (table,)).get)
+
+
 def index_names(connection: apsw.Connection) -> list[str]:
     """All indexes of the user's tables, by name."""
     query = "SELECT name, tbl_name FROM main.sqlite_schema WHERE type = 'index' ORDER BY name"
@@ -145,13 +163,15 @@ def unpacked_entry(packed: bytes) -> Key:
 
 
 def walk(connection: apsw.Connection, table: str, index: str, after: Key | None, *, limit: int) -> Walked:
-    """At most `limit` rows (`index`: ROWS) or entries after that key; none where the table, or the index, is gone. What
-    SQLite says, but for damage, which is told as wrong."""
+    """At most `limit` rows (`index`: ROWS, PARENTS) or entries after that key; none where the table, or the index, is
+    gone. What SQLite says, but for damage, which is told as wrong."""
     found = Walked()
     before = _pages_read(connection)
     try:
         if index == ROWS:
             _walk_rows(connection, table, after, limit, found)
+        elif index == PARENTS:
+            _walk_parents(connection, table, after, limit, found)
         elif index in _indexes(connection, table):
             _walk_entries(connection, table, index, after, limit, found)
     except apsw.CorruptError as error:
@@ -230,6 +250,28 @@ def _looked_at(found: Walked, name: str, look: Callable[[], list[Wrong]]) -> Non
         found.left_out[name] = str(error)
 
 
+def _walk_parents(connection: apsw.Connection, table: str, after: Key | None, limit: int, found: Walked) -> None:
+    keys_of_others = _foreign_keys(connection, table)
+    if not keys_of_others:
+        return
+    rows = _table_tree(connection, table)
+    for step in _steps(rows, after):
+        keys = _keys(connection, rows, step, limit - found.count)
+        if not keys:
+            continue
+        for parent, pairs in keys_of_others:
+            try:
+                lonely = _lonely(connection, rows, parent, pairs, step, len(keys))
+            except (NotSupportedError, apsw.SQLError) as error:
+                why = error.what if isinstance(error, NotSupportedError) else str(error)
+                found.left_out[PARENTS] = f"foreign key to {parent}: {why}"
+                continue
+            if lonely:
+                found.without_parent.append(WithoutParent(parent, len(lonely), lonely[0]))
+        if found.goes_no_further(keys, limit):
+            return
+
+
 def _walk_entries(
     connection: apsw.Connection, table: str, index: str, after: Key | None, limit: int, found: Walked
 ) -> None:
@@ -287,6 +329,28 @@ def _strays(
     )
     found = _fetched(connection, query, [*step.bindings, most], len(entries.parts))
     return [Wrong(index, "has an entry that no row gives it", key) for key in found]
+
+
+def _lonely(
+    connection: apsw.Connection, rows: _Tree, parent: str, pairs: Sequence[tuple[str, str]], step: _Step, most: int
+) -> list[Key]:
+    """Rows of one step that name a row of `parent` which is not there; none of whose columns is NULL. They are compared
+    as SQLite does it for a foreign key: by the affinity and the collation of the parent's column alone."""
+    keys = [part.text for part in rows.parts]
+    inner = rows.part([*keys, *(quote(child) for child, _ in pairs)], step)
+    named = [_name(len(keys) + at) for at in range(len(pairs))]
+    same = " AND ".join(f"p.{quote(one)} = +r.{name}" for (_, one), name in zip(pairs, named, strict=True))
+    query = (
+        f"SELECT {', '.join(map(_name, range(len(keys))))} FROM ({inner}) AS r "
+        f"WHERE {' AND '.join(f'r.{name} IS NOT NULL' for name in named)} "
+        f"AND NOT EXISTS (SELECT 1 FROM main.{quote(parent)} AS p WHERE {same})"
+    )
+    bindings = [*step.bindings, most]
+    plan = [str(one[-1]) for one in connection.execute(f"EXPLAIN QUERY PLAN {query}", bindings, can_cache=False)]
+    if not any(one.startswith("SEARCH p ") and "AUTOMATIC" not in one for one in plan):
+        # Each would take a walk through all of them.
+        raise NotSupportedError("no index finds its rows", where=connection.filename)
+    return _fetched(connection, query, bindings, len(keys))
 
 
 def _worked_out(connection: apsw.Connection, rows: _Tree, stored: Sequence[str], keys: Sequence[Key]) -> list[Wrong]:
@@ -444,6 +508,24 @@ def _columns(connection: apsw.Connection, table: str, *, stored: bool) -> list[s
     wanted = (STORED,) if stored else (0,)
     found = connection.execute("SELECT name, hidden FROM pragma_table_xinfo(?1, 'main') ORDER BY cid", (table,))
     return [name for name, hidden in found if hidden in wanted]
+
+
+def _foreign_keys(connection: apsw.Connection, table: str) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Of each foreign key the table that it names, and its columns, each with the one that it is to equal there."""
+    listed: list[Any] = connection.execute(
+        'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?1, \'main\') ORDER BY id, seq', (table,)
+    ).fetchall()
+    found: dict[int, tuple[str, list[tuple[str, str]]]] = {}
+    for number, parent, child, other in listed:
+        pairs = found.setdefault(number, (parent, []))[1]
+        pairs.append((child, _key_column(connection, parent, len(pairs)) if other is None else other))
+    return list(found.values())
+
+
+def _key_column(connection: apsw.Connection, table: str, at: int) -> str:
+    """The name of one of the primary key's columns; where there is none, one that SQLite does not find either."""
+    name = connection.execute("SELECT name FROM pragma_table_info(?1, 'main') WHERE pk = ?2", (table, at + 1)).get
+    return f"column {at + 1} of its primary key" if name is None else str(name)
 
 
 def _is_without_rowid(connection: apsw.Connection, table: str) -> bool:

@@ -16,6 +16,7 @@ from replicate.compare.index_found import (
     IndexesFound,
     IndexRound,
     Looked,
+    OrphanRows,
     forget_indexes,
     indexes_path,
     look_at_indexes,
@@ -27,6 +28,7 @@ from replicate.compare.index_found import (
 from replicate.compare.rounds import Place
 
 ONE = IndexDamage("main", "t", "i", "lacks the entry of the row", "7", 100)
+LONELY = OrphanRows("main", "t", "parent", "7", 2, 100)
 
 
 def told(found: IndexesFound, began: int, *parts: Looked, ends: bool = True) -> IndexesFound:
@@ -67,6 +69,38 @@ def test_so_many_are_kept() -> None:
     assert len(found.whole.left_out) == LEFT_OUT_MAX
 
 
+def test_rows_without_a_parent_are_counted_and_stay_until_a_whole_round_has_not_found_them() -> None:
+    more = replace(LONELY, key="9", count=3, wall_ns=110)
+    found = told(IndexesFound(), 90, Looked("main.t", orphans=(LONELY,)), Looked("main.t", orphans=(more,)))
+    assert found.orphans == (replace(LONELY, count=5),)
+    half = told(found, 200, Looked("main.t", 5), ends=False)
+    assert half.orphans == found.orphans
+    assert told(half, 200, Looked("main.t", 5)).orphans == ()
+    again = told(half, 200, Looked("main.t", orphans=(replace(LONELY, key="8", count=1, wall_ns=210),)))
+    assert [(one.key, one.count) for one in again.orphans] == [("8", 1)]
+    others = (replace(LONELY, parent="other"), replace(LONELY, table="u"))
+    assert len(told(found, 90, Looked("main.t", orphans=others)).orphans) == 3
+    many = tuple(replace(LONELY, table=f"t{n}") for n in range(50))
+    assert len(told(IndexesFound(), 90, Looked("main.t", orphans=many)).orphans) == DAMAGED_MAX
+
+
+@pytest.mark.parametrize("name", ["main", "main.t", "main.t.foreign keys"])
+def test_foreign_keys_that_could_not_be_looked_at_again_stay(name: str) -> None:
+    found = told(IndexesFound(), 90, Looked("main.t", orphans=(LONELY,)))
+    assert told(found, 200, Looked("main", 0, (), {name: "locked"})).orphans == (LONELY,)
+    assert told(found, 200, Looked("main", 0, (), {"main.t.i": "locked"})).orphans == ()
+
+
+def test_where_no_row_lacks_a_parent_the_file_is_as_it_was(tmp_path: Path) -> None:
+    """And one of a release before this one is read."""
+    (tmp_path / "consumers").mkdir()
+    note_indexes(tmp_path, told(IndexesFound(), 9, Looked("main.t", 5, (ONE,))))
+    assert json.loads(indexes_path(tmp_path).read_text()).keys() == {"format", "here", "whole", "damaged", "place"}
+    found = told(IndexesFound(), 90, Looked("main.t", 5, (ONE,), orphans=(LONELY,)))
+    note_indexes(tmp_path, found)
+    assert look_at_indexes(tmp_path) == found
+
+
 def test_it_says_what_is_wrong() -> None:
     assert str(ONE) == "index i of main.t lacks the entry of the row 7"
     assert str(replace(ONE, index="", what="cannot be read", key="")) == "main.t cannot be read"
@@ -95,6 +129,7 @@ def test_a_place_that_makes_no_sense_is_the_regions_beginning() -> None:
     "change",
     [
         {"format": 2}, {"here": {}}, {"place": ["main", 1, ""]}, {"place": []}, {"damaged": [{}]},
+        {"orphans": [{}]}, {"orphans": 7},
         {"whole": {"began_wall_ns": -1, "entries": 0, "left_out": [], "at": "", "ended_wall_ns": 0}},
         {"whole": {"began_wall_ns": 1, "entries": 0, "left_out": [7], "at": "", "ended_wall_ns": 0}},
     ],

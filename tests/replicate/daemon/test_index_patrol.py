@@ -13,7 +13,7 @@ import trio
 
 from replicate.admin.reindexing import reindex_region
 from replicate.compare import index_check
-from replicate.compare.index_found import look_at_indexes
+from replicate.compare.index_found import Looked, OrphanRows, look_at_indexes
 from replicate.compare.rounds import Place
 from replicate.daemon import index_patrol
 from replicate.daemon.index_patrol import IndexPatrol
@@ -22,6 +22,7 @@ from replicate.instance.instance import Instance
 from replicate.settings.table import ReceiverConfig
 from replicate.system.locks import FileLock
 from tests.harness.pair import Pair
+from tests.harness.servers import ListLog
 from tests.harness.stale_index import change_behind_index
 from tests.harness.waiting import wait_until_async
 
@@ -150,3 +151,25 @@ async def test_a_full_disk_stops_nothing(pair: Pair, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(index_patrol, "note_indexes", full)
     patrol = patrol_of(pair.primary)
     await goes_until(patrol, lambda: patrol.found.whole.ended_wall_ns)
+
+
+@pytest.mark.trio
+async def test_rows_without_a_parent_are_told_once_and_kept_at_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lonely = Looked("main.t", orphans=(OrphanRows("main", "t", "other", "7", 1, 100),))
+    steps: list[Place] = []
+
+    def taken(_instance: Instance, place: Place) -> index_check.Slice:
+        steps.append(place)
+        return index_check.Slice(lonely, replace(place, told=place.told + 1), 0.0, 0)
+
+    monkeypatch.setattr(index_patrol, "take_slice", taken)
+    log: Any = ListLog()
+    patrol = IndexPatrol(pair.primary, QUICK, log)
+    await goes_until(patrol, lambda: len(steps) > 3)
+    assert log.lines == [
+        ("warning", "a row names one that is not there", {"table": "main.t", "key": "7", "parent": "other"})
+    ]
+    (kept,) = look_at_indexes(pair.primary.path).orphans
+    assert kept.name == ("main", "t", "other")

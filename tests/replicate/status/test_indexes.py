@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from replicate.compare.index_found import IndexDamage, IndexesFound, IndexRound
+from replicate.compare.index_found import IndexDamage, IndexesFound, IndexRound, OrphanRows
 from replicate.status.indexes import index_findings, indexes_report
 
 NOW = 10**19
@@ -50,3 +50,13 @@ def test_what_is_damaged_is_named_with_what_mends_it() -> None:
     assert "works its generated columns out again" in column.do
     _, column = index_findings(found, NOW, role="secondary")
     assert "seed --region main --restart" in column.do
+
+
+def test_rows_whose_parent_is_gone_are_one_finding_for_each_foreign_key() -> None:
+    one = OrphanRows("main", "child", "parent", "7", 1, NOW - 2 * HOUR_NS)
+    found = IndexesFound(orphans=(one, replace(one, parent="other", count=12)))
+    single, many = index_findings(found, NOW, role="supplier")
+    assert (single.code, single.severity, single.subject) == ("ORPHAN_ROWS", "info", "main.child")
+    assert single.text == "row 7 of main.child names a row of parent that is not there; found 2 h ago"
+    assert single.do == "replicate -i INSTANCE conflict list --orphans shows all of them"
+    assert many.text.startswith("row 7 of main.child (and 11 more, at least) names a row of other")
