@@ -59,7 +59,7 @@ def agree_by_vector(door: Door, restart: Restart, peer: Introduction) -> Agreed:
     viewed = vectors_of(door)
     own = door.instance.content.origin.key
     if own in restart.chains and ruv.lacks(viewed.supplied.end, own, restart.chains[own][0]):
-        turn_back(door.instance)
+        turn_back(door.instance, origin=own)
         raise refusal(
             RefuseCode.WRONG_ROLE,
             f"{door.instance.name} was turned back: it has less of its own than {peer.name} has of it",

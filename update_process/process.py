@@ -124,6 +124,7 @@ async def _apply(context: DaemonContext, instance: Instance, orders: ReportingOr
             return
         raise
     turned_back: TurnedBackError | None = None
+    own = session.door.instance.content.origin.key
     try:
         driver = _Driver(context, instance, session)
         orders.reporting = driver.reporting
@@ -136,7 +137,7 @@ async def _apply(context: DaemonContext, instance: Instance, orders: ReportingOr
         close_door(session.door)
     if turned_back is not None:
         context.log.error("it takes no writes until all of it is back", error=str(turned_back), code=turned_back.code)
-        await trio.to_thread.run_sync(turn_back, instance)
+        await trio.to_thread.run_sync(partial(turn_back, instance, origin=own))
     instance.reload()
 
 

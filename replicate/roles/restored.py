@@ -30,15 +30,21 @@ from replicate.region.protocol import MergingRows
 from replicate.roles.role import LOCK_TIMEOUT_S, standing_still
 
 
-def turn_back(instance: Instance, *, other_has: int = U64_MAX, timeout_s: float = LOCK_TIMEOUT_S) -> bool:
+def turn_back(
+    instance: Instance, *, origin: int | None = None, other_has: int = U64_MAX, timeout_s: float = LOCK_TIMEOUT_S
+) -> bool:
     """It has been found to be older than what others have of it; False when that is known already, or it has by now
     what they have (`other_has`: of the origin that it writes). Raises what `standing_still` raises: nothing has changed
-    then."""
+    then.
+
+    `origin`: which of its incarnations others have more of. It may be the one that waits for what it had: the same
+    backup came back before, and then another one has written under that number."""
     instance.reload()
-    if instance.content.is_restoring or not instance.is_supplier:
+    own = instance.content.origin.key
+    if not instance.is_supplier or (instance.content.is_restoring if origin is None else origin != own):
         return False
     with standing_still(instance, timeout_s) as door, door.locked(timeout_s):
-        if door.words[word.OWN_ORIGIN_SEQNO] >= other_has:
+        if door.words[word.OWN_ORIGIN] != own or door.words[word.OWN_ORIGIN_SEQNO] >= other_has:
             return False
         for kind in (PoolKind.RECEIVE, PoolKind.JOURNAL):  # by these its Update Process learns of it
             retire(kind, instance.content.uuid)

@@ -307,6 +307,32 @@ def test_a_time_from_2100_on_is_never_taken_whatever_is_allowed(two: Suppliers) 
     assert dict(two.vector("b")) == dict(before)
 
 
+def test_what_is_written_after_others_bears_a_later_time_however_slow_this_clock_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the last of what came at once is of an earlier time than another one before it."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    made = Suppliers.create(tmp_path, 4)
+    write_later(made, 0.5, monkeypatch)
+    ahead = last_head(made, "a").csn
+    made.carry("a", "b")
+    made.write("c")
+    early = last_head(made, "c").csn
+    made.carry("c", "b")
+    assert early < ahead
+    assert made.carry("b", "d").batches == 1
+    assert last_head(made, "d").csn == early
+    for name in ("b", "d"):
+        made.write(name)
+        before = last_head(made, name).csn
+        assert before > ahead
+        lose_pool(made.by[name])
+        made.write(name)
+        assert last_head(made, name).csn > before
+    made.level()
+    made.assert_converged()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed_", range(6))
 def test_three_suppliers_in_any_order_converge(seed_: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,10 +122,11 @@ def _refuse(instance: Instance, here: Chains, packets: Sequence[PacketSummary], 
             f"packet {gone.number} is of {gone.sender_name}, which is gone for good, as {name} was told",
             name=gone.sender_name,
         )
-    more = knows_more_of(instance.content.origin.key, here, packets)
+    own = instance.content.origin.key
+    more = knows_more_of(own, here, packets)
     if more is not None:
         if not is_look:
-            turn_back(instance)
+            turn_back(instance, origin=own)
         raise _turned_back(instance, more.sender_name)
 
 
@@ -140,6 +141,7 @@ def _turned_back(instance: Instance, sender: str) -> TurnedBackError:
 
 
 def _apply(instance: Instance, paths: Sequence[Path], done: Imported, told: Told) -> None:
+    own = instance.content.origin.key
     try:
         with apply_session(instance) as session, closing(PacketFeed(paths, instance.content.network)) as feed:
             settings = instance.config.update
@@ -153,7 +155,7 @@ def _apply(instance: Instance, paths: Sequence[Path], done: Imported, told: Told
                 applier.tell()
             done.seqno = session.position.last_seqno
     except TurnedBackError as error:
-        turn_back(instance)
+        turn_back(instance, origin=own)
         raise _turned_back(instance, "the sender of a packet") from error
 
 

@@ -73,6 +73,57 @@ def test_files_of_a_backup_bring_back_what_was_lost_and_then_it_writes_on(two: S
     assert len(two.rows("a")["tb"]) == 7
 
 
+def came_back_twice(two: Suppliers) -> None:
+    """The same backup of b: after the first time b has written under the number that it gets at the second."""
+    two.write("b", 2)
+    two.level()
+    copy = saved(two, "b")
+    for _ in range(2):
+        put_back(two, "b", copy, keeps_inode=False)
+        with pytest.raises(OperationalError, match="was restored from an older state, and waits"):
+            two.write("b")
+        if len(two.rows("a")["tb"]) == 2:
+            two.carry("a", "b")
+            settle(two.by["b"])
+            two.by["b"].reload()
+            two.write("b", 3)
+            two.level()
+
+
+def settled(two: Suppliers, incarnation: int) -> None:
+    """It has got all back, and writes on in a number of its own."""
+    two.carry("a", "b")
+    settle(two.by["b"])
+    two.by["b"].reload()
+    assert two.by["b"].content.incarnation == incarnation
+    two.write("b", 1)
+    two.level()
+    two.assert_converged()
+    assert len(two.rows("a")["tb"]) == 6
+
+
+def test_the_same_backup_comes_back_twice_and_a_source_brings_what_it_wrote_in_between(two: Suppliers) -> None:
+    came_back_twice(two)
+    two.by["b"].reload()
+    content = two.by["b"].content
+    assert content.is_restoring
+    with pytest.raises(TurnedBackError):
+        two.carry("a", "b")
+    assert not turn_back(two.by["b"]), "that it was restored is known"
+    assert turn_back(two.by["b"], origin=content.origin.key)
+    assert not turn_back(two.by["b"], origin=content.origin.key), "another process has done it"
+    settled(two, content.incarnation + 1)
+
+
+def test_the_same_backup_comes_back_twice_and_it_finds_out_as_a_source(two: Suppliers) -> None:
+    came_back_twice(two)
+    two.by["b"].reload()
+    incarnation = two.by["b"].content.incarnation
+    with pytest.raises(PeerRefusedError, match="b was turned back"):
+        two.agreed("b", "a")
+    settled(two, incarnation + 1)
+
+
 def turned_back(two: Suppliers) -> None:
     """The machine of b has gone back three transactions, which a has."""
     two.write("b", 2)

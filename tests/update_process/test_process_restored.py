@@ -1,0 +1,57 @@
+"""A supplier whose backup came back, with its daemons: it takes writes again by itself, also after a second time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from replicate.instance.instance import Instance
+from tests.harness.servers import point, servers
+from tests.harness.suppliers import Suppliers
+from tests.harness.waiting import wait_until_async
+from tests.replicate.roles.test_restored import put_back, saved
+from update_process.process import serve as serve_update
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suppliers:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    made = Suppliers.create(tmp_path)
+    made.write("b", 2)
+    made.level()
+    return made
+
+
+async def gets_back(two: Suppliers) -> list[str]:
+    """Until it takes writes; the errors that its Update Process logs."""
+    site = two.by["b"]
+    async with servers() as running:
+        receiver = await running.receiver(site)
+        update = running.start("update", site, serve_update)
+        point(two.by["a"], "b", receiver)
+        running.source(two.by["a"], "b")
+        await wait_until_async(
+            lambda: not Instance.open(site.path).content.is_restoring, what=f"it takes writes: {update.log.lines[-3:]}"
+        )
+    site.reload()
+    return [fields["code"] for level, _, fields in update.log.lines if level == "error"]
+
+
+async def test_the_same_backup_comes_back_twice(two: Suppliers) -> None:
+    """The second time it begins under a number that another one has written under meanwhile, and takes the next."""
+    copy = saved(two, "b")
+    found = []
+    for _ in range(2):
+        await trio.to_thread.run_sync(lambda: put_back(two, "b", copy, keeps_inode=False))
+        Instance.open(two.by["b"].path)
+        with pytest.raises(Exception, match="was restored from an older state, and waits"):
+            await trio.to_thread.run_sync(lambda: two.write("b"))
+        found.append((await gets_back(two), two.by["b"].content.incarnation))
+        await trio.to_thread.run_sync(lambda: (two.write("b", 3), two.level()))
+    assert found == [([], 4), (["TURNED_BACK"], 5)]
+    two.assert_converged()
+    assert len(two.rows("a")["tb"]) == 8
