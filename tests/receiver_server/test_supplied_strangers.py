@@ -1,4 +1,5 @@
-"""A supplier of another network, with the names that ours have: it is refused both ways, and our own stream goes on."""
+"""A supplier of another network with the names that ours have, and one that calls twice: they are refused, and the
+stream that is there goes on."""
 
 from __future__ import annotations
 
@@ -8,8 +9,12 @@ from pathlib import Path
 import pytest
 import trio
 
+from replicate.daemon.own_introduction import introduction
 from replicate.model.ruv import covers
-from tests.harness.servers import point, servers
+from replicate.wire.event import Closed, Event
+from source_server.link import SourceLink
+from tests.harness.link_pair import link_settings
+from tests.harness.servers import Daemon, point, prove_to, servers
 from tests.harness.suppliers import Suppliers
 from tests.harness.waiting import wait_until_async
 from update_process.process import serve as serve_update
@@ -70,3 +75,34 @@ async def test_it_gets_nothing(ours: Suppliers, theirs: Suppliers) -> None:
         assert not receiver.facts["is_connected"]
     assert theirs.vector("b") == before
     assert not theirs.rows("b")["ta"]
+
+
+async def called(receiver: Daemon, ours: Suppliers) -> Closed:
+    """A Source Server of a calls once more, as a copy of its machine does; how that ends."""
+    events: list[Event] = []
+    async with await trio.open_tcp_stream("127.0.0.1", int(receiver.facts["listen"].rpartition(":")[2])) as stream:
+        await prove_to(stream, ours.by["a"])
+        link = SourceLink(link_settings(expected_peer="b"), introduction(ours.by["a"], 15.0), trio.current_time(), 0)
+        await stream.send_all(b"".join(link.bytes_to_send()))
+        while data := await stream.receive_some(65536):
+            events += link.receive(data, trio.current_time())
+    (closed,) = [one for one in events if isinstance(one, Closed)]
+    return closed
+
+
+async def test_the_same_instance_twice_is_refused_by_name_and_the_first_goes_on(ours: Suppliers) -> None:
+    """A supplier has several sources; one and the same only once."""
+    site = ours.by["b"]
+    async with servers() as running:
+        receiver = await running.receiver(site)
+        running.start("update", site, serve_update)
+        point(ours.by["a"], "b", receiver)
+        source = running.source(ours.by["a"], "b")
+        await wait_until_async(lambda: source.facts.get("state") == "sending")
+        closed = await called(receiver, ours)
+        assert "b takes the stream of a already; a is a second source" in str(closed.error)
+        await trio.to_thread.run_sync(lambda: ours.write("a", 5))
+        await wait_until_async(lambda: covers(ours.vector("b"), ours.vector("a")))
+        assert len(source.log.events("connection made")) == 1
+        assert [line["first"] for line in receiver.log.events("second source refused")] == ["a"]
+    assert len(ours.rows("b")["ta"]) == 5
