@@ -72,6 +72,9 @@ class Packed:
     Where they begin follows from what stands before them, as it is packed everywhere: the shortest way. Were it longer
     once, what is decoded is not one row, or not the row that was asked for: JournalDamagedError, and the process that
     takes the frames again finds the values where they are.
+
+    CPU of an Update Process a row, 300,000 updates in random order, 2 rounds in turns at 8c22656, load 8:
+    5.2 µs and 47 MiB; 6.6 µs and 56 MiB where the changes wait as they were decoded.
     """
 
     __slots__ = ("_begins", "_behind", "_ends", "_kinds", "_numbers", "_place_of", "_rowids", "_ways")

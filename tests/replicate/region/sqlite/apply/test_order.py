@@ -276,8 +276,12 @@ def test_a_row_that_is_changed_all_the_time_makes_no_run_a_change(masks: int, mo
     monkeypatch.setattr(order, "KINDS_MAX", 30)
     changes = [(UPDATE, 1, n % masks, (n, 500 if n % 2 else n, "x")) for n in range(1000)]
     runs = list(arranged(*columns(changes), rowid_place))
-    assert pieces(runs) == sorted(changes, key=lambda change: change[3][1])
-    assert [run.is_uniform for run in runs] == [masks == 1]
+    made = pieces(runs)
+    assert Counter(made) == Counter(changes)
+    assert [change for change in made if change[3][1] == 500] == [change for change in changes if change[3][1] == 500]
+    assert len(runs) == {1: 1, 2: 2 + TURNS_MAX, 31: 1}[masks]
+    assert [run.is_uniform for run in runs[:-1]] == [True] * (len(runs) - 1)
+    assert runs[-1].is_uniform == (masks == 1)
 
 
 def test_a_row_that_is_changed_all_the_time_ends_it_where_there_are_several_tables() -> None:
