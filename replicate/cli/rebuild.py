@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ from replicate.cli.common import VerbCommand, emit, open_instance
 from replicate.cli.engine import sessions_for
 from replicate.cli.replay import collapsing, journal_named, summary_lines
 from replicate.errors import UsageError
+from replicate.model.moment import stamp_us
 
 
 class MomentType(click.ParamType[float]):
@@ -21,13 +21,14 @@ class MomentType(click.ParamType[float]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        try:
-            made = datetime.datetime.fromisoformat(str(value))
-        except ValueError:
-            self.fail(f"{value!r} is no time such as 2030-01-31T12:00:00Z", param, ctx)
-        if made.tzinfo is None:
-            self.fail(f"{value!r} does not say where: append Z for UTC, or an offset such as +02:00", param, ctx)
-        return made.timestamp()
+        us = stamp_us(str(value))
+        if us is None:
+            self.fail(
+                f"{value!r} is no time such as 2030-01-31T12:00:00Z: append Z for UTC, or an offset such as +02:00",
+                param,
+                ctx,
+            )
+        return us / 1_000_000
 
 
 @click.command(cls=VerbCommand)
