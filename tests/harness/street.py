@@ -17,7 +17,7 @@ import sys
 import tempfile
 import textwrap
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,9 @@ print("last", connection.last_seqno, flush=True)
 connection.close()
 """
 
+DAEMONS = ("source-secondary", "update", "receiver")
+MANY = "WITH n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 40000)"
+SEED = "import sys; from replicate.cli.main import main; main(['-i', sys.argv[1], 'seed', *sys.argv[2:]])"
 WRITE = """
 import sys, replicate
 connection = replicate.connect(sys.argv[1], timeout=60)
@@ -246,6 +249,23 @@ class Street:
             wait_until(lambda: not is_alive(pid) and lock.probe() is None, what=f"{name} is gone")
         if number == signal.SIGSTOP:
             wait_until(lambda: state_of(pid) == "T", what=f"{name} stands still")
+
+    def kill_each(self, names: Sequence[str] = DAEMONS, after_each: Callable[[], object] = lambda: None) -> None:
+        """Kill daemons, one after the other, each while transactions arrive, and start each again."""
+        listen = f"127.0.0.1:{self.port()}"
+        starts = {"update": self.start_update, "receiver": lambda: self.start_receiver(listen)}
+        for name in names:
+            before = self.last_seqno(self.secondary)
+            wait_until(lambda before=before: self.last_seqno(self.secondary) > before, what="transactions arrive")  # type: ignore[misc]
+            self.kill(self.primary if name not in starts else self.secondary, name)
+            starts.get(name, self.start_source)()
+            after_each()
+
+    def seed_killed(self, failpoint: str, *words: str) -> None:
+        """`seed` on the secondary, which dies at a failpoint."""
+        command = self.python(SEED, str(self.secondary), *words, REPLICATE_FAILPOINT=failpoint)
+        command.communicate(timeout=120)
+        assert command.returncode != 0
 
     # Writing.
 

@@ -18,7 +18,7 @@ import pytest
 from replicate.instance.instance import Instance
 from replicate.transfer.seed.file import read_header
 from tests.harness.ports import free_port
-from tests.harness.street import QUICK, Street
+from tests.harness.street import MANY, QUICK, Street
 from tests.harness.waiting import wait_until
 
 LIST = ("--columns", "id,balance", "--where", "balance > 5 OR id = 1")
@@ -66,22 +66,10 @@ def stays_away(instance: Path) -> None:
     assert not [path for path in files for mark in MARKS if mark in path.read_bytes()]
 
 
-MANY = "WITH n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 40000)"
-
-
 @pytest.mark.slow
 def test_under_load_with_kills_and_large_transactions(street: Street) -> None:
-    listen = f"127.0.0.1:{street.port()}"
     writers = [street.writer(number, 200, seed=number, pause_s=0.002) for number in (1, 11)]
-    for name, instance, again in (
-        ("source-secondary", street.primary, street.start_source),
-        ("update", street.secondary, street.start_update),
-        ("receiver", street.secondary, lambda: street.start_receiver(listen)),
-    ):
-        before = street.last_seqno(street.secondary)
-        wait_until(lambda before=before: street.last_seqno(street.secondary) > before, what="it goes on")  # type: ignore[misc]
-        street.kill(instance, name)
-        again()
+    street.kill_each()
     street.finish(writers)
     came(street, street.secondary)
     street.write(f"{MANY} INSERT INTO account (owner, balance, note) SELECT 'never leaves', i % 11, 'writer 1' FROM n")
@@ -181,17 +169,6 @@ def test_a_table_that_changes_stops_it_by_name_and_a_load_mends_it(street: Stree
     came(street, street.secondary, "SELECT id, NULL, balance FROM account ORDER BY id")
 
 
-SEED = "import sys; from replicate.cli.main import main; main(['-i', sys.argv[1], 'seed', *sys.argv[2:]])"
-
-
-def killed(street: Street, failpoint: str, *words: str) -> None:
-    street.environment["REPLICATE_FAILPOINT"] = failpoint
-    command = street.python(SEED, str(street.secondary), *words)
-    street.environment.pop("REPLICATE_FAILPOINT", None)
-    command.communicate(timeout=120)
-    assert command.returncode != 0
-
-
 WIDER = ("--columns", "id,balance,note")
 WIDER_SHOWN = "SELECT id, '', balance, note, NULL FROM account ORDER BY id"
 
@@ -205,7 +182,7 @@ def test_a_change_by_a_seed_that_is_killed(street: Street, failpoint: str) -> No
     street.finish([street.writer(11, 30)])
     came(street, street.secondary)
     street.on(street.secondary, "update", "stop")
-    killed(street, failpoint, "--restart")
+    street.seed_killed(failpoint, "--restart")
     stays_away(street.secondary)
     if failpoint.startswith("seed.received"):  # nothing was given up: it goes on by the old one
         came_so = read_header(street.secondary / "seed" / "incoming.seed").rows  # the others stayed at the source
@@ -236,7 +213,7 @@ def test_a_change_by_a_load_of_a_partition_that_is_killed(tmp_path: Path, failpo
         for what in ("remove", "add"):
             street.on(street.secondary, "subscription", what, "sales")
         writer = street.writer(11, 0, pause_s=0.01)
-        killed(street, failpoint, "--partition", "sales")
+        street.seed_killed(failpoint, "--partition", "sales")
         if not Instance.open(street.secondary).content.choice.holds(2):
             street.on(street.secondary, "seed", "--partition", "sales")
         assert writer.poll() is None

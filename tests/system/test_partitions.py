@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.harness.ports import free_port
-from tests.harness.street import QUICK, Street
+from tests.harness.street import DAEMONS, MANY, QUICK, Street
 from tests.harness.waiting import wait_until
 
 
@@ -59,25 +59,17 @@ def came(street: Street, instance: Path, *partial: str) -> None:
 @pytest.mark.slow
 def test_under_load_with_kills_and_tables_that_move(street: Street) -> None:
     dice = Random(3)
-    listen = f"127.0.0.1:{street.port()}"
     writers = [street.writer(number, 400, seed=number, pause_s=0.002) for number in (1, 2)]
-    for name, instance, again in (
-        ("source-secondary", street.primary, street.start_source),
-        ("update", street.secondary, street.start_update),
-        ("receiver", street.secondary, lambda: street.start_receiver(listen)),
-        ("source-secondary", street.primary, street.start_source),
-    ):
-        before = street.last_seqno(street.secondary)
-        wait_until(lambda before=before: street.last_seqno(street.secondary) > before, what="it goes on")  # type: ignore[misc]
-        street.kill(instance, name)
-        again()
-        street.on(street.primary, "partition", "create", f"p{dice.randrange(10**9)}")  # the source begins again
+    # Each new partition has the source begin again.
+    street.kill_each(
+        (*DAEMONS, "source-secondary"),
+        lambda: street.on(street.primary, "partition", "create", f"p{dice.randrange(10**9)}"),
+    )
     street.finish(writers)
     came(street, street.secondary, "account", "entry")
-    rows_of = "WITH n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 40000)"
     street.write(  # larger than a frame, of which a half is not wanted
-        f"{rows_of} INSERT INTO account (owner, note) SELECT 'many', printf('%100d', i) FROM n",
-        f"{rows_of} INSERT OR REPLACE INTO setting SELECT 'many ' || i, printf('%100d', i) FROM n",
+        f"{MANY} INSERT INTO account (owner, note) SELECT 'many', printf('%100d', i) FROM n",
+        f"{MANY} INSERT OR REPLACE INTO setting SELECT 'many ' || i, printf('%100d', i) FROM n",
     )
     came(street, street.secondary, "account", "entry")
     kinds = {json.loads(line)["kind"] for line in
