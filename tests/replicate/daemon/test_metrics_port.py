@@ -1,4 +1,4 @@
-"""daemon/figures.py, daemon/http.py, daemon/metrics_port.py: the page, the little HTTP, and its limits."""
+"""daemon/figures.py, daemon/metrics_port.py: the page, who is served, and the port's limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from replicate.daemon import metrics_port as metrics_port
 from replicate.daemon.figures import FIGURES, METRICS, page
-from replicate.daemon.http import PATHS, REQUEST_BYTES_MAX, Answer, read_request, render
 from replicate.daemon.listening import listen
 from replicate.daemon.metrics_port import CONNECTIONS_MAX, DEADLINE_S, MetricsServer, Watched
 from replicate.errors import AlreadyExistsError, ConfigurationError
@@ -65,40 +64,6 @@ def test_the_page_is_prometheus_text_read_at_the_moment() -> None:
     assert values()["dualsite_lag_seconds", ""] == 7.5
     with pytest.raises(KeyError):
         page("source", lambda: {"invented": 1}, {})
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_path_that_is_served(path: str) -> None:
-    request = f"GET {path}?x=1 HTTP/1.1\r\nHost: a\r\nX: y\r\n\r\n".encode()
-    assert read_request(request) == path
-    assert read_request(f"GET {path} HTTP/1.0\n\n".encode()) == path
-    assert all(read_request(request[:end]) is None for end in range(len(request) - 1))
-
-
-@pytest.mark.parametrize(
-    ("request_bytes", "status"),
-    [
-        (b"GET / HTTP/1.1\r\n\r\n", 404),
-        (b"GET /metrics/../etc HTTP/1.1\r\n\r\n", 404),
-        (b"POST /metrics HTTP/1.1\r\n\r\n", 405),
-        (b"HEAD /livez HTTP/1.1\r\n\r\n", 405),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
-        (b"GET /metrics\r\n\r\n", 400),
-        (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),
-        (b"GET /met\xffrics HTTP/1.1\r\n\r\n", 400),
-        (b"\r\n\r\n", 400),
-        (b"GET /metrics HTTP/1.1\r\nX: " + b"y" * REQUEST_BYTES_MAX, 431),
-        (b"GET /metrics HTTP/1.1\r\nX: " + b"y" * REQUEST_BYTES_MAX + b"\r\n\r\n", 431),
-    ],
-)
-def test_what_is_no_scrape_is_refused(request_bytes: bytes, status: int) -> None:
-    answer = read_request(request_bytes)
-    assert isinstance(answer, Answer)
-    head, _, body = render(answer).partition(b"\r\n\r\n")
-    assert head.startswith(f"HTTP/1.1 {status} ".encode())
-    assert f"Content-Length: {len(body)}".encode() in head
-    assert (b"Allow: GET" in head) == (status == 405)
-    assert b"yyy" not in body
 
 
 class Scraped:
