@@ -175,7 +175,7 @@ class ConsumerState:
     def measured(self) -> dict[str, Any]:
         """The figures of daemon/figures.py, now, in the order of the status."""
         words, progress, reading, statistics = self.words, self.progress, self.reading, self.statistics
-        written, sent, acknowledged = words[word.LAST_SEQNO], progress.last_sent_seqno, self.position.acknowledged_seqno
+        written, sent, acknowledged = words[word.LAST_SEQNO], progress.last_sent_seqno, self.position.told_seqno
         received, applied = progress.last_received_seqno, progress.last_applied_seqno
         wanted = 0 if self.is_for_later else written
         return {

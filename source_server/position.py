@@ -16,9 +16,9 @@ import trio
 
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
-from replicate.errors import BusyError, DiskFullError
+from replicate.errors import BusyError, DiskFullError, ReplicateError
 from replicate.instance.consumer_positions import positions_locked
-from replicate.instance.consumers import Consumer, read_consumer, write_consumer
+from replicate.instance.consumers import Consumer, read_consumer, told_seqno, write_consumer
 from replicate.instance.instance import Instance
 
 
@@ -41,6 +41,14 @@ class ConsumerPosition:
     def acknowledged_seqno(self) -> int:
         """The last transaction that is durable there."""
         return self.record.acknowledged_seqno
+
+    @property
+    def told_seqno(self) -> int:
+        """The same by its own word, which a seed on its way to it is not."""
+        try:
+            return told_seqno(self._instance.consumers_directory, self.record)
+        except ReplicateError:  # `status` tells what is wrong with the file
+            return 0
 
     def acknowledged(self, seqno: int) -> None:
         """The consumer says that all up to there is durable; less than it said before changes nothing."""

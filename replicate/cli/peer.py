@@ -113,7 +113,7 @@ def _added(opened: Instance, known: PeerEntry | None, entry: PeerEntry) -> list[
 @peer.command(name="list")
 def list_() -> None:
     """List the registered peers, and what each has durably applied."""
-    from replicate.instance.consumers import read_consumer
+    from replicate.instance.consumers import read_consumer, told_seqno
 
     opened = open_instance(LOOKS)
     rows: list[dict[str, Any]] = []
@@ -130,7 +130,7 @@ def list_() -> None:
                 "host": entry.host,
                 "port": entry.port,
                 **({"by_packets": True} if entry.by_packets else {}),
-                "acknowledged_seqno": consumer.acknowledged_seqno if consumer else 0,
+                "acknowledged_seqno": told_seqno(opened.consumers_directory, consumer) if consumer else 0,
                 "needs_seed": consumer.needs_seed if consumer else False,
                 "passive": entry.passive,
                 **({"partitions": told(entry.partitions)} if entry.partitions is not None else {}),

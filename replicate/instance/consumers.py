@@ -148,6 +148,14 @@ def read_hold(directory: Path, name: str) -> int | None:
     )
 
 
+def told_seqno(directory: Path, consumer: Consumer) -> int:
+    """What the consumer has by its own word. Of one that has never given it, the position may be that of a seed which
+    is on its way: that is none. DamagedError, FormatUnknownError."""
+    if not consumer.acknowledged_wall_ns and read_hold(directory, consumer.name) is not None:
+        return 0
+    return consumer.acknowledged_seqno
+
+
 def needed_seqno(directory: Path, consumer: Consumer) -> int | None:
     """Nothing above this may be pruned for the consumer's sake; None when nothing is kept for it."""
     held = read_hold(directory, consumer.name)

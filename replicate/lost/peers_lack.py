@@ -16,7 +16,7 @@ from pathlib import Path
 
 from replicate.audit.show import ShownTransaction, shown, shown_between, shown_parts
 from replicate.errors import DamagedError, FormatUnknownError, JournalDamagedError, ReplicateError
-from replicate.instance.consumers import read_consumer
+from replicate.instance.consumers import read_consumer, told_seqno
 from replicate.instance.file import PeerEntry, RegionEntry
 from replicate.instance.instance import Instance
 from replicate.journal.catalogue import with_frame
@@ -181,11 +181,12 @@ def _end_of(owner: Owner) -> _End:
 
 def acknowledged(owner: Owner, name: str) -> int:
     """What a peer has acknowledged; 0 where that cannot be read."""
+    directory = owner.path / "consumers"
     try:
-        known = read_consumer(owner.path / "consumers", name)
+        known = read_consumer(directory, name)
+        return 0 if known is None else told_seqno(directory, known)
     except DamagedError:
         return 0
-    return 0 if known is None else known.acknowledged_seqno
 
 
 def _received(owner: Owner) -> int:

@@ -38,7 +38,7 @@ from replicate.door.recovery.opening import is_being_seeded
 from replicate.door.recovery.stale_wal import refuse_stale
 from replicate.errors import BusyError, NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
 from replicate.instance.archive_mark import look_at_archive
-from replicate.instance.consumers import read_consumer, read_hold
+from replicate.instance.consumers import read_consumer, read_hold, told_seqno
 from replicate.instance.file import PeerEntry, RegionEntry
 from replicate.instance.instance import REBUILDING_MARKER, Instance
 from replicate.journal.reserve import reserved_bytes
@@ -457,7 +457,8 @@ def _peer(
         held = read_hold(instance.consumers_directory, entry.name)
         consumer = read_consumer(instance.consumers_directory, entry.name)
         if consumer is not None:
-            durable, needs_seed = consumer.acknowledged_seqno, consumer.needs_seed
+            durable = told_seqno(instance.consumers_directory, consumer)
+            needs_seed = consumer.needs_seed
     except ReplicateError as error:
         do = error.do or "mend that; then replicate -i INSTANCE status"
         problems.append(Finding("CONSUMER_UNREADABLE", str(error), do, entry.name))

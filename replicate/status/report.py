@@ -467,7 +467,8 @@ def _way_to_room(journal: JournalReport, peers: tuple[PeerReport, ...]) -> str:
     """What to do about a journal that is long: it is kept for a consumer that needs the oldest part of it."""
     keepers = []
     for peer in peers:
-        if peer.seed_seqno is not None and (peer.needs_seed or peer.seed_seqno <= peer.last_durable_seqno):
+        has = peer.last_durable_seqno  # 0: it has said nothing yet, and begins with its seed
+        if peer.seed_seqno is not None and (peer.needs_seed or not has or peer.seed_seqno <= has):
             do = f"finish it there, or give it up (replicate -i INSTANCE seed --forget {peer.name})"
             keepers.append((peer.seed_seqno, f"the seed that waits for peer {peer.name}: {do}"))
         elif not peer.needs_seed:
@@ -533,7 +534,7 @@ def _journal_findings(journal: JournalReport, peers: tuple[PeerReport, ...]) -> 
 
 def _archive_need(journal: JournalReport, peer: PeerReport) -> Iterator[Finding]:
     """A peer whose next transaction was pruned, since it is archived."""
-    needed = peer.last_durable_seqno + 1
+    needed = (peer.last_durable_seqno or peer.seed_seqno or 0) + 1
     if journal.archive and not peer.needs_seed and needed < (journal.first_kept_seqno or 0):
         text = f"peer {peer.name} needs transaction {needed}; the journal begins with {journal.first_kept_seqno}"
         yield Finding(

@@ -28,8 +28,12 @@ async def consumer() -> ConsumerState:
     words = [0] * 64
     words[word.LAST_SEQNO] = words[word.LAST_DURABLE_SEQNO] = WRITTEN
     context = DaemonContext("source-west", Path("/east"), log=cast(Any, ListLog()))
-    instance = cast(Any, SimpleNamespace(path=Path("/east"), peer=lambda name: PeerEntry(name, "127.0.0.1", 7430)))
-    return ConsumerState(context, instance, cast(Any, SimpleNamespace(words=words)), "west")
+    instance = SimpleNamespace(
+        path=Path("/east"),
+        consumers_directory=Path("/east/consumers"),
+        peer=lambda name: PeerEntry(name, "127.0.0.1", 7430),
+    )
+    return ConsumerState(context, cast(Any, instance), cast(Any, SimpleNamespace(words=words)), "west")
 
 
 def says(consumer: ConsumerState, *, received: int, applied: int, durable: int, state: UpdateState) -> None:

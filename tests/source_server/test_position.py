@@ -145,3 +145,13 @@ async def test_what_was_compared_is_void_where_the_peer_begins_behind_its_seed(
     await source.begins_at(begins_at)
     assert (look_at_compared(pair.primary.path).found == {}) is is_void
     assert (read_hold(pair.primary.consumers_directory, "west") is None) is is_void
+
+
+async def test_a_seed_on_its_way_is_not_told_as_acknowledged(pair: Pair, source: ConsumerState) -> None:
+    directory = pair.primary.consumers_directory
+    write_hold(directory, "west", OLD)
+    source.position.load()
+    found = source.measured()
+    assert (found["last_acknowledged_seqno"], found["unacknowledged"]) == (0, found["last_written_seqno"])
+    says(source, OLD + 1)
+    assert source.measured()["last_acknowledged_seqno"] == OLD + 1, "its own word"

@@ -79,9 +79,17 @@ def register_consumer(primary: Instance, name: str, uuid_hex: str, door: Door) -
         known = read_consumer(directory, name)
         last_seqno = int(door.words[word.LAST_SEQNO])
         kept = last_seqno if known is None or known.needs_seed else min(known.acknowledged_seqno, last_seqno)
-        consumer = Consumer(name, kept, uuid_hex)
+        since_ns = 0 if known is None or known.needs_seed else known.acknowledged_wall_ns
+        consumer = Consumer(name, kept, uuid_hex, since_ns)
         write_consumer(directory, consumer)
     return consumer
+
+
+def _as_before(directory: Path, registered: Consumer, known: Consumer | None) -> None:
+    """There is no seed: what was registered for it says nothing of what the consumer has."""
+    with positions_locked(directory):
+        if read_consumer(directory, registered.name) == registered:
+            write_consumer(directory, known or Consumer(registered.name, 0, registered.uuid))
 
 
 def forget_seed(primary: Instance, consumer: str) -> int | None:
@@ -101,6 +109,9 @@ def forget_seed(primary: Instance, consumer: str) -> int | None:
         held = read_hold(primary.consumers_directory, consumer)
     except DamagedError:
         held = 0
+    known = read_consumer(primary.consumers_directory, consumer)
+    if known is not None and not known.acknowledged_wall_ns and held is not None:
+        _as_before(primary.consumers_directory, known, None)
     write_hold(primary.consumers_directory, consumer, None)
     kept = kept_seed(primary, consumer)
     for path in (kept, *kept.parent.glob(f".{kept.name}.*")):
@@ -220,6 +231,8 @@ def make_seed(
                 made = _write(primary, registered, snapshot, path, request, progress, door, rows or {})
         except BaseException:
             write_hold(directory, consumer, held)
+            if held is None:
+                _as_before(directory, registered, known)
             raise
         write_hold(directory, consumer, made.seqno)
     return made

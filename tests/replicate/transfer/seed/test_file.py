@@ -24,9 +24,10 @@ from replicate.errors import (
     WrongInstanceError,
     WrongNetworkError,
 )
-from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer
+from replicate.instance.consumers import Consumer, read_consumer, read_hold, remove_consumer, write_consumer
 from replicate.instance.instance import Instance
 from replicate.limits import KIB
+from replicate.lost.peers_lack import Owner, look
 from replicate.status.collect import collect
 from replicate.system import failpoint
 from replicate.transfer.container import SEED, RecordType, SeedHeader
@@ -153,6 +154,63 @@ def test_a_failed_file_leaves_nothing_and_holds_nothing(pair: Pair) -> None:
     assert not list(pair.directory.glob("*west.seed*")) + list(pair.directory.glob(".*"))
     assert read_hold(pair.primary.consumers_directory, "west") is None
     assert read_consumer(pair.primary.consumers_directory, "west") is not None
+
+
+def test_a_seed_on_its_way_is_no_word_of_the_peer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only we have is lost with us, whatever was made for others."""
+    directory = pair.primary.consumers_directory
+    write(pair)
+    last = pair.last_seqno()
+
+    def lacking() -> tuple[int, int]:
+        (peer,) = look(Owner.of(pair.primary)).peers
+        (report,) = collect(pair.primary).peers
+        return peer.acknowledged_seqno, report.last_durable_seqno
+
+    def known() -> Consumer:
+        found = read_consumer(directory, "west")
+        assert found is not None
+        return found
+
+    assert lacking() == (0, 0)
+    make(pair)
+    assert known().acknowledged_seqno == last, "from there on the journal is kept"
+    assert lacking() == (0, 0)
+    forget_seed(pair.primary, "west")
+    assert (known().acknowledged_seqno, lacking()) == (0, (0, 0)), "nobody will ever load it"
+    remove_consumer(directory, "west")
+    with monkeypatch.context() as patched:
+        patched.setattr("replicate.transfer.seed.make._write", broken)
+        with pytest.raises(DiskFullError):
+            make(pair, replace=True)
+    assert (known().acknowledged_seqno, lacking()) == (0, (0, 0)), "it failed: nobody has got it"
+    make(pair, replace=True)
+    install_file(pair.secondary, pair.directory / "west.seed")
+    assert_catches_up(pair)
+
+
+def broken(*_: object) -> None:
+    raise DiskFullError("full", where="there", do="free space")
+
+
+def test_what_is_made_for_one_that_lives_does_not_take_its_word_away(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(pair)
+    directory = pair.primary.consumers_directory
+    said = Consumer("west", 3, "ab" * 16, 77)
+    for word in (said, replace(said, needs_seed=True)):
+        write_consumer(directory, word)
+        with monkeypatch.context() as patched:
+            patched.setattr("replicate.transfer.seed.make._write", broken)
+            with pytest.raises(DiskFullError):
+                make(pair)
+        assert read_consumer(directory, "west") == word, "a peer that was dropped is one still"
+    write_consumer(directory, said)
+    make(pair)
+    assert read_consumer(directory, "west") == said
+    (peer,) = look(Owner.of(pair.primary)).peers
+    assert peer.acknowledged_seqno == 3
 
 
 def test_a_full_disk_is_seen_before_anything_is_written(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
