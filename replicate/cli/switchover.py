@@ -44,7 +44,16 @@ def switchover(to: str | None, timeout_s: float, dry_run: bool) -> int:
     if is_there:
         emit(_nothing(opened), [f"{opened.name} is primary already"])
         return 0
-    told = give(opened, daemon, order_with(SWITCH_OVER, {"timeout_s": timeout_s, "dry_run": dry_run}))
+    try:
+        told = give(opened, daemon, order_with(SWITCH_OVER, {"timeout_s": timeout_s, "dry_run": dry_run}))
+    except KeyboardInterrupt:
+        if not dry_run:
+            click.echo(
+                f"{daemon} goes on with it, for as long as it was given: replicate -i {opened.named} status says who "
+                "is primary, and the same command with --to waits for the end",
+                err=True,
+            )
+        raise
     if told is None:
         from replicate.daemon.last_run import start_again
 

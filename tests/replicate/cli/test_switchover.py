@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from replicate.cli.main import run
 from replicate.instance.file import Successor
 from replicate.instance.instance import Instance
 from tests.harness import command_line
@@ -49,3 +50,18 @@ def test_on_a_secondary(tmp_path: Path, primary: Instance) -> None:
     for words in ((), ("--to", "secondary")):
         code, text = call(primary, *words)
         assert (code, "source-secondary does not run" in text) == (69, True)
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_ctrl_c_says_that_it_goes_on(
+    primary: Instance, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The daemon has the order: an operator must not take the exchange for called off."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("replicate.daemon.orders.give", interrupted)
+    primary.register_peer("west", "127.0.0.1", 1)
+    assert run(["-i", str(primary.path), "switchover", *words]) == 130
+    assert ("source-west goes on with it" in capsys.readouterr().err) == (not words)
