@@ -503,6 +503,7 @@ def follow(query: Query, kind: str | None, limit: int | None) -> None:
     """Show new transactions of a live instance as they come, until Ctrl-C. With --from those since then, too."""
     from replicate.audit.follow import Follower
     from replicate.audit.shape import COLUMNS, csv_line
+    from replicate.cli.output import is_reader_gone
 
     if query.last_seqno is not None:
         raise UsageError("--to has no meaning for what is yet to come", do="End it with Ctrl-C, or say --count N")
@@ -512,7 +513,7 @@ def follow(query: Query, kind: str | None, limit: int | None) -> None:
         return
     left = limit
     try:
-        while True:
+        while not is_reader_gone(of_output=True):
             for match in follower.new():
                 if kind == "jsonl":
                     lines = _json_lines([match])

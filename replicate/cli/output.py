@@ -19,10 +19,11 @@ def drop_output() -> None:
         os.close(devnull)
 
 
-def is_reader_gone() -> bool:
-    """Whether it is standard output or standard error that a BrokenPipeError speaks of, and not a socket of ours."""
+def is_reader_gone(*, of_output: bool = False) -> bool:
+    """Whether it is standard output or standard error that a BrokenPipeError speaks of, and not a socket of ours.
+    `of_output`: whether that of standard output is gone, before anything is written."""
     poll = select.poll()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout,) if of_output else (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):
             poll.register(stream.fileno(), 0)
     return any(found & select.POLLERR for _, found in poll.poll(0))

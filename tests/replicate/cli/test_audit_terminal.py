@@ -113,6 +113,21 @@ def test_a_reader_of_the_first_lines_is_enough(primary: Instance) -> None:
 
 
 @pytest.mark.slow
+def test_following_ends_with_its_reader_though_nothing_comes(primary: Instance) -> None:
+    command = [*COMMAND, "follow", "--from", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert any(b"UPDATE" in line for line in running.stdout)
+        running.stdout.close()
+        try:
+            assert running.wait(60) == 0
+        finally:
+            running.kill()
+        assert running.stderr.read() == b""
+
+
+@pytest.mark.slow
 def test_it_follows_until_ctrl_c(primary: Instance) -> None:
     def meanwhile(look: Callable[[], str], terminal: int) -> None:
         wait_until(lambda: "b" in look(), what="it follows")
