@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicate.errors import PrerequisiteMissingError
+from replicate.limits import MIB
 from replicate.system.os_errors import io_error
 
 GROUP_ROWS: Final = 50_000
+GROUP_CHARACTERS: Final = 16 * MIB
+"""A group ends with either: a row may hold many megabytes."""
 _NUMBERS: Final = ("seqno", "place", "incarnation", "origin_seqno")
 
 
@@ -46,12 +49,15 @@ def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[Sequence[An
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
             group: list[Sequence[Any]] = []
+            characters = 0
             for row in rows:
                 group.append(row)
                 count += 1
-                if len(group) == GROUP_ROWS:
+                characters += sum(len(cell) for cell in row if type(cell) is str)
+                if len(group) == GROUP_ROWS or characters >= GROUP_CHARACTERS:
                     writer.write_table(_table(pa, schema, group))
                     group.clear()
+                    characters = 0
             writer.write_table(_table(pa, schema, group))
         os.replace(aside, path)
     except BaseException as error:

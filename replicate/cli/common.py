@@ -184,13 +184,16 @@ def emit_lines(lines: Iterable[str], *, at_once: bool = False) -> bool:
     """Print many lines, some at a time (`at_once`: each when it is there). As `emit`; what `lines` raises comes after
     what it has given."""
     waiting: list[str] = []
+    length = 0
     try:
         for line in lines:
             waiting.append(line)
-            if at_once or len(waiting) == _LINES_TOGETHER:
+            length += len(line)
+            if at_once or len(waiting) == _LINES_TOGETHER or length >= _CHARACTERS_TOGETHER:
                 if not _echo("\n".join(waiting)):
                     return False
                 waiting.clear()
+                length = 0
     except BaseException:
         if waiting:
             _echo("\n".join(waiting))
@@ -199,6 +202,8 @@ def emit_lines(lines: Iterable[str], *, at_once: bool = False) -> bool:
 
 
 _LINES_TOGETHER = 200
+_CHARACTERS_TOGETHER = 256 * 1024
+"""One line may hold a row of many megabytes."""
 
 
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

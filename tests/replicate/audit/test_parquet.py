@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyarrow.parquet import read_table
+from pyarrow.parquet import ParquetFile, read_table
 
 from replicate.audit import parquet
 from replicate.audit.parquet import check_parquet, write_parquet
@@ -23,6 +23,16 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path, monkeypatch: pytest.
     assert path.stat().st_mode & 0o777 == 0o600
     assert write_parquet(path, ("seqno", "text"), []) == 0
     assert read_table(path).num_rows == 0
+
+
+def test_rows_of_many_megabytes_are_not_held_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "GROUP_CHARACTERS", 100)
+    path = tmp_path / "a.parquet"
+    rows = [(number, "x" * 60) for number in range(6)]
+    assert write_parquet(path, ("seqno", "text"), rows) == 6
+    with ParquetFile(path) as file:
+        assert [file.metadata.row_group(at).num_rows for at in range(3)] == [2, 2, 2]
+    assert read_table(path).num_rows == 6
 
 
 def test_what_ends_early_leaves_the_file_that_was_there(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
-"""What verbs share: the time span that they are given, and what another host has printed."""
+"""What verbs share: the time span that they are given, what another host has printed, and how many lines are held."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from replicate.cli.common import csns_between, read_printed
+from replicate.cli.common import csns_between, emit_lines, read_printed
 from replicate.errors import JournalIOError, ReplicateError
 from replicate.model.moment import first_csn, last_csn
 from replicate.model.vector import U64_MAX
@@ -36,3 +37,17 @@ def test_what_another_host_printed_is_read_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(JournalIOError, match="cannot be read") as caught:
         read_printed(str(tmp_path / "none"), "ruv")
     assert "replicate -i OTHER --json ruv >FILE" in str(caught.value)
+
+
+def test_long_lines_are_printed_before_more_of_them_are_made(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+
+    def lines() -> Iterator[str]:
+        for _ in range(5):
+            yield "x" * 1_000_000
+            printed.append(len(capsys.readouterr().out))
+
+    assert emit_lines(lines())
+    assert printed == [1_000_001] * 5
+    assert emit_lines(str(number) for number in range(1000))
+    assert capsys.readouterr().out.split() == list(map(str, range(1000)))
