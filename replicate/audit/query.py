@@ -69,12 +69,19 @@ class Query:
     elements: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """UsageError where something ends before it begins."""
+        """UsageError where something ends before it begins, or no journal could hold it."""
         check_order(self.first_seqno, self.last_seqno)
         if self.first_csn > self.last_csn:
             raise UsageError("--since is later than --until", do="Give the earlier time as --since")
         if self.key is not None and len(self.tables) != 1:
             raise UsageError("a key is one of a table's", do="Name that table, and no other, with --table")
+        if self.comment is not None and not self.comment.isascii():
+            try:
+                self.comment.encode()
+            except UnicodeEncodeError:
+                raise UsageError(
+                    f"{self.comment!r} is no text in UTF-8, as all comments are", do="Give --comment in UTF-8"
+                ) from None
 
     def selection(self, known: Callable[[], Catalogue]) -> Selection:
         """What it means. `known`: gives what is in force at the end of what is read, and is called only where a name

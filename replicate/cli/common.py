@@ -225,8 +225,8 @@ def csns_between(since: str | None, until: str | None) -> tuple[int, int]:
 
     now_us = time.time_ns() // 1000
     return (
-        first_csn(parse_moment(since, now_us, where="--since")) if since else 0,
-        last_csn(parse_moment(until, now_us, where="--until")) if until else U64_MAX,
+        first_csn(parse_moment(since, now_us, where="--since")) if since is not None else 0,
+        last_csn(parse_moment(until, now_us, where="--until")) if until is not None else U64_MAX,
     )
 
 

@@ -28,7 +28,7 @@ def scrub(before: str | None, upto: int | None, dry_run: bool) -> None:
     from replicate.model.moment import parse_moment
     from replicate.transfer.packet.scrub import scrub as scrubbed
 
-    before_ns = parse_moment(before, time.time_ns() // 1000, where="--before") * 1000 if before else None
+    before_ns = parse_moment(before, time.time_ns() // 1000, where="--before") * 1000 if before is not None else None
     done = scrubbed(open_instance(), before_ns=before_ns, upto=upto, dry_run=dry_run)
     count = len(done.removed)
     verb = "would be removed" if dry_run else "removed"

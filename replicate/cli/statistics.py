@@ -78,8 +78,8 @@ def _show(
     if picture is not None:
         pictures.check_picture(picture)  # before anything is read
     now_us = time.time_ns() // 1000
-    since_us = parse_moment(since, now_us, where="--since") if since else 0
-    until_us = parse_moment(until, now_us, where="--until") if until else 2**63
+    since_us = parse_moment(since, now_us, where="--since") if since is not None else 0
+    until_us = parse_moment(until, now_us, where="--until") if until is not None else 2**63
     if until_us <= since_us:
         raise UsageError("--until is not after --since", do="Exchange them")
     story = LogStory(
