@@ -100,6 +100,7 @@ class Text:
     def line(self, record: Any) -> str:
         """A change."""
         table = f"{record.region}.{record.table}" if record.region and record.table else record.table or record.region
+        table = printable(table)
         key = "" if record.key is None else f" [{', '.join(map(self._value, record.key))}]"
         told = " ".join(part for part in (f"{table}{key}", self._told(record)) if part)
         return self._cut(f"    {record.op.upper():<8} {told}".rstrip(), _COLOURS.get(record.op, 0))

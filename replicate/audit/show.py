@@ -20,6 +20,7 @@ from replicate.audit.changes import history_named, told_history, told_of_supplie
 from replicate.audit.query import Matches, Query, find
 from replicate.audit.read import Match, flat_parts
 from replicate.audit.selection import EVERYTHING, Chooser
+from replicate.audit.shape import printable
 from replicate.audit.sources import find_in_instance
 from replicate.journal.chain import Chain
 from replicate.journal.frame import FIXED_ELEMENTS
@@ -98,7 +99,7 @@ class ShownTransaction:
     changes: tuple[ShownChange, ...]
 
     def lines(self) -> Iterator[str]:
-        """For people: a head line, and one for each change."""
+        """For people: a head line, and one for each change, without control characters."""
         told, count = len(self.changes), self.change_count
         of = f"{told} of " if told != count else ""
         yield (
@@ -107,7 +108,8 @@ class ShownTransaction:
             f"durable {self.mark}  chain {self.chain}  {self.frame_bytes} bytes  {of}{count} change{'s' * (count != 1)}"
         )
         for change in self.changes:
-            yield f"    {change.what:<8}  {change.table + '  ' if change.table else ''}{change.text}"
+            table = f"{printable(change.table)}  " if change.table else ""
+            yield f"    {change.what:<8}  {table}{printable(change.text)}"
 
 
 _OF_TRANSACTION = tuple(one.name for one in fields(ShownTransaction) if one.name != "changes")

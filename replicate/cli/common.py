@@ -267,7 +267,7 @@ def confirm(what: str, *, yes: bool) -> None:
 def _echo(line: str) -> bool:
     """Whether anybody reads on."""
     try:
-        click.echo(line)
+        click.echo(line, color=True)  # whole: else it leaves out what looks like a colour, of a row's text, too
     except BrokenPipeError:
         drop_output()
         return False

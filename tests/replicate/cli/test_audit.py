@@ -156,6 +156,31 @@ def test_undo_and_redo(primary: Instance, tmp_path: Path) -> None:
         assert connection.execute("SELECT * FROM t").fetchall() == [(10, "b")]
 
 
+RED = "\x1b[31mred\x1b[0m"
+
+
+def test_what_looks_like_a_colour_is_told_whole(primary: Instance) -> None:
+    """A text, a name and a comment of an application are not those of a terminal."""
+    table = f'"t{RED}\n"'
+    with closing(replicate.connect(str(primary.path))) as connection:
+        connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, v)")
+        connection.execute(f"INSERT INTO {table} VALUES (1, ?)", (RED,))
+        connection.commit()
+        connection.execute(f"DELETE FROM {table}")
+        connection.log_comment(RED)
+        connection.commit()
+        last = str(connection.last_seqno)
+        connection.executescript(audit("undo", "--from", last).stdout)
+        assert connection.execute(f"SELECT * FROM {table}").fetchall() == [(1, RED)]
+    rows = list(csv.DictReader(io.StringIO(audit("show", "--from", last, "--to", last, "--format", "csv").stdout)))
+    assert [row["text"] for row in rows if row["op"] == "comment"] == [RED]
+    assert [row["table"] for row in rows if row["op"] == "delete"] == [f"t{RED}\n"]
+    shown = CliRunner().invoke(root, ["journal", "show"], standalone_mode=False)
+    for text in (shown.stdout, audit("show").stdout):
+        assert "\x1b" not in text
+        assert "\\x1b[31mred" in text
+
+
 def test_follow_ends_after_as_many_as_were_asked_for(primary: Instance) -> None:
     told = lines("follow", "--from", "3", "--count", "2", "--format", "jsonl")
     assert [json.loads(line)["seqno"] for line in told] == [3, 4]
