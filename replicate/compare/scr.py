@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from replicate.compare.scr_partitions import LastInPartition, last_of_each, last_within
+from replicate.compare.scr_partitions import LastInPartition, last_of_each, last_within, stored_in
 from replicate.door.recovery.opening import make_chain
 from replicate.door.restart_view import view_for
 from replicate.door.snapshot import door_of
@@ -148,7 +148,8 @@ def array_of(instance: Instance) -> Array:
 
 def _partitions(instance: Instance, view: SourceView, catalogue: Catalogue) -> tuple[PartitionRecord, ...]:
     """None where all tables are in DEFAULT. Of a partition that no transaction in the journal changes, the record says
-    what the journal's beginning does."""
+    what the journal's beginning does; where some partitions are held only, what the regions say, if that is more. Of
+    one that is not held they alone know: what the journal here has of it, nobody has applied."""
     content, position = instance.content, view.position
     used = {one.partition for one in catalogue.in_force().values()} - {PARTITION_NONE}
     known = instance.partitions_now()
@@ -157,10 +158,13 @@ def _partitions(instance: Instance, view: SourceView, catalogue: Catalogue) -> t
     used |= set(known.elements.values())
     named = {one.origin.key: one for one in view.histories}
     found = last_of_each(make_chain(instance), position.last_seqno, {one for one in used if content.holds(one)})
+    stored = stored_in(instance.regions) if content.held is not None else {}
     newest = max(view.histories, key=lambda one: one.seqno)
     records = []
     for number in sorted(used | set(known.names)):
         last = found.get(number) or _before_the_journal(position, newest.origin.key, number)
+        if number in stored and (stored[number].seqno > last.seqno or not content.holds(number)):
+            last = stored[number]
         by = named.get(last.origin, newest)
         records.append(
             PartitionRecord(
@@ -316,7 +320,8 @@ def by_counts(source: Array, secondary: Array, lacks: Mapping[int, LastInPartiti
     rows = []
     for ours in source.partitions:
         theirs, last = held.get(ours.number), lacks.get(ours.number)
-        has = ours.global_commit_id if last is None else theirs.global_commit_id if theirs else 0
+        is_level = last is None and (theirs is None or theirs.is_held)
+        has = ours.global_commit_id if is_level else _told(theirs, ours)
         rows.append(_of_partition(ours, theirs, has, last.count if last else 0))
     return rows
 
@@ -328,10 +333,14 @@ def by_numbers(source: Array, secondary: Array) -> list[BothRecords]:
     rows = []
     for ours in source.partitions:
         theirs = held.get(ours.number)
-        # What was seeded is said to be as far as the seed, which may be beyond the partition's last.
-        has = min(theirs.global_commit_id if theirs else 0, ours.global_commit_id)
+        has = _told(theirs, ours)
         rows.append(_of_partition(ours, theirs, has, ours.global_commit_id - has, " at most"))
     return rows
+
+
+def _told(theirs: PartitionRecord | None, ours: PartitionRecord) -> int:
+    """What was seeded is said to be as far as the seed, which may be beyond the partition's last."""
+    return min(theirs.global_commit_id if theirs else 0, ours.global_commit_id)
 
 
 def _of_partition(

@@ -1,4 +1,5 @@
-"""Which transactions of a journal change which partitions: how many, and the last one of each.
+"""Which transactions of a journal change which partitions: how many, and the last one of each; and what the regions of
+a secondary with some partitions say of it, which a load brings to where no transaction of its journal does.
 
 Guarantees: exact, by the frames themselves: what a transaction over several partitions says of its sections, what a
 large one or one with nothing to apply names, else the tables that are changed. What is of no partition, such as a
@@ -12,6 +13,7 @@ from collections.abc import Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 
+from replicate.instance.file import RegionEntry
 from replicate.journal.chain import Chain
 from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.reader import ChainReader, LargeTransaction
@@ -19,6 +21,7 @@ from replicate.journal.record import changes_of, decode_batch, large_commit_of, 
 from replicate.journal.sections import section_of
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM
 from replicate.model.transaction import Kind, unpack_partitions
+from replicate.region.kind import KIND
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,20 @@ def last_within(chain: Chain, first_seqno: int, last_seqno: int) -> dict[int, La
                 continue
             for body in decode_batch(batch.data)[2::3]:
                 note(_sections(body, partitions), body[1], body[4], body[5])
+    return found
+
+
+def stored_in(regions: Iterable[RegionEntry]) -> dict[int, LastInPartition]:
+    """By partition, what the checkpoint records in these regions say, of all of them the lowest. `count` is 0. Raises
+    what opening a region raises."""
+    found: dict[int, LastInPartition] = {}
+    for entry in regions:
+        newest: dict[int, LastInPartition] = {}
+        with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+            for row in sorted(opened.checkpoint(), key=lambda row: row.seqno):
+                newest[row.partition] = LastInPartition(0, row.seqno, row.origin, row.origin_seqno)
+        for number, last in newest.items():
+            found[number] = min(found.get(number, last), last, key=lambda one: one.seqno)
     return found
 
 

@@ -12,18 +12,21 @@ import apsw
 import pytest
 
 from replicate.admin.partitions import assign, create
-from replicate.admin.subscriptions import set_
+from replicate.admin.subscriptions import add, remove, set_
 from replicate.compare.scr import NOT_HELD, STREAM, Array, array_of, by_numbers, compare_with, parse, told
 from replicate.compare.scr_partitions import LastInPartition, last_of_each, last_within
 from replicate.door.recovery.opening import make_chain
 from replicate.errors import DamagedError, FormatUnknownError
+from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader
 from replicate.journal.record import FrameBatch, decode
 from replicate.model.transaction import DefinitionChange, RowChange
+from replicate.transfer.seed.partition import load_from_file, loading
 from tests.harness.instances import lose_pool
 from tests.harness.packets import export, take
 from tests.harness.pair import Pair
 from tests.harness.suppliers import Suppliers
+from tests.replicate.transfer.seed.test_partition import file
 from update_process.replay.command import apply_session
 
 TABLES = ("account", "entry", "third")
@@ -155,6 +158,44 @@ def test_a_partition_that_is_not_held_is_no_lag(pair: Pair) -> None:
     pair.seed()
     write(pair, "account", "entry")
     assert states(pair) == {STREAM: "behind by 1", "DEFAULT": NOT_HELD, "sales": "behind by 1", "stock": NOT_HELD}
+
+
+def test_what_was_loaded_and_removed_is_as_the_regions_have_it(pair: Pair) -> None:
+    """No transaction of its journal brought it there, and none takes it further. A load counts as a seed does: all up
+    to its copy is in it."""
+    create(pair.secondary, "sales", 2)
+    set_(pair.secondary, ["sales"])
+    pair.secondary.reload()
+    pair.seed()
+    write(pair, "entry", count=2)
+    pair.catch_up()
+    add(pair.secondary, ["3"])
+    with loading(pair.secondary, [3]):
+        pass
+    copied = write(pair, "account")
+    pair.catch_up()  # the stream brings it from here on, and nothing is written to it
+    load_from_file(pair.secondary, file(pair, 3), [3])
+
+    def stock(instance: Instance) -> tuple[int, bool]:
+        (found,) = (one for one in array_of(instance).partitions if one.number == 3)
+        return found.local_commit_id, found.is_held
+
+    assert stock(pair.secondary) == (copied, True)
+    assert states(pair)["stock"] == "even"
+    last = write(pair, "entry")
+    pair.catch_up()
+    assert stock(pair.primary) == stock(pair.secondary) == (last, True)
+    remove(pair.secondary, ["3"])
+    write(pair, "entry", count=2)
+    pair.catch_up()
+    assert stock(pair.primary) == (last + 2, True)
+    assert stock(pair.secondary) == (last, False)
+    for found in (
+        compare_with(pair.primary, pair.secondary),
+        compare_with(pair.secondary, parse(json.dumps(told(array_of(pair.primary))), where="x")),
+    ):
+        (row,) = (one for one in found.rows if one.partition_id == "stock")
+        assert (row.state, row.source - row.secondary) == (NOT_HELD, 2)
 
 
 def test_without_partitions_the_array_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
