@@ -209,10 +209,7 @@ class _Subscribed(NamedTuple):
 
 
 def _rows(opened: Instance, only: tuple[int, ...] = ()) -> list[_Subscribed]:
-    content = opened.content
-    known = content.partitions
-    numbers = set(only) or {*(content.subscription or ()), *(content.held or ()), *known.names}
-    return [_Subscribed(known.name(number), number, content.choice.state(number)) for number in sorted(numbers)]
+    return [_Subscribed(*one) for one in opened.content.subscribed(only)]
 
 
 def _lines(opened: Instance, rows: list[_Subscribed]) -> list[str]:

@@ -294,6 +294,11 @@ class InstanceFile:
             return "seed --restart"
         return f"seed{''.join(f' --partition {self.partitions.name(number)}' for number in numbers)}"
 
+    def subscribed(self, only: Collection[int] = ()) -> list[tuple[str, int, str]]:
+        """Name, number and state of each of these partitions; of none named, of all that are known, wanted or here."""
+        numbers = set(only) or {*(self.subscription or ()), *(self.held or ()), *self.partitions.names}
+        return [(self.partitions.name(number), number, self.choice.state(number)) for number in sorted(numbers)]
+
     def passes_over(self, number: int) -> bool:
         """Whether changes of that partition are journalled here and not applied: its rows are not here, or not yet."""
         return self.held is not None and not self.holds(number)

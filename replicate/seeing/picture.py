@@ -221,6 +221,8 @@ def _notes(status: Status) -> Iterator[str]:
     for region in status.regions:
         at = "unknown" if region.last_seqno is None else region.last_seqno
         yield f"region {region.name}: {'see below' if region.problem else 'well'}, applied {at}"
+    if status.partitions:
+        yield f"partitions: {'; '.join(f'{one.name} {one.state}' for one in status.partitions)}"
     if status.patrol is not None:
         yield f"patrol: {status.patrol.line}"
     if status.indexes is not None:

@@ -64,6 +64,7 @@ from replicate.status.report import (
     NEVER_STARTED,
     DaemonReport,
     JournalReport,
+    PartitionReport,
     PeerReport,
     ReceivingReport,
     RegionReport,
@@ -178,7 +179,15 @@ def collect(instance: Instance) -> Status:
         packets=packets,
         suppliers=suppliers,
         told=who_has_what(instance),
+        partitions=_partitions(instance),
     )
+
+
+def _partitions(instance: Instance) -> tuple[PartitionReport, ...]:
+    content = instance.content
+    if content.subscription is None and content.held is None:
+        return ()
+    return tuple(PartitionReport(*one) for one in content.subscribed())
 
 
 def _closed(

@@ -295,6 +295,15 @@ class PacketsReport:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """A partition, on a secondary that has some only. `state`: as `subscription list` tells it."""
+
+    name: str
+    number: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """All of it. `bottleneck` is empty when everything is known to be level."""
 
@@ -324,6 +333,8 @@ class Status:
     told: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """On a supplier, who has what of whom, by its Update Process: by supplier that shares, ourselves among them, and by
     origin ("NAME INCARNATION") the last transaction that it has told that it has."""
+    partitions: tuple[PartitionReport, ...] = ()
+    """Of a secondary that has some only, each that it knows."""
 
     @property
     def is_wrong(self) -> bool:

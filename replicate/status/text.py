@@ -84,6 +84,8 @@ def _paragraphs(status: Status) -> Iterator[tuple[int, str]]:
         yield 2, f"receiver: {daemon(receiving.receiver, told)}"
         yield 2, f"update: {daemon(receiving.update, told)}"
         yield 4, f"receiver backlog {_number(receiving.receiver_backlog)}, {fill}"
+        if status.partitions:
+            yield 2, f"partitions: {'; '.join(f'{one.name} {one.state}' for one in status.partitions)}"
         if status.patrol is not None:
             yield 2, f"patrol: {status.patrol.line}"
     for name, row in status.told.items():

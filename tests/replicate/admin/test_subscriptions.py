@@ -29,6 +29,7 @@ from replicate.errors import (
 from replicate.model.elements import PLACED
 from replicate.region.sqlite.digest import TableVerdict
 from replicate.status.collect import collect
+from replicate.status.text import lines
 from replicate.transfer.seed.install import install_file
 from replicate.transfer.seed.make import make_seed
 from replicate.transfer.seed.rows import tables_by_partition
@@ -281,6 +282,9 @@ def test_less_and_more(pair: Pair) -> None:
         == "partition hr: wanted, and not here: it waits for its rows; west has the rows of sales, stock only"
     )
     assert finding.do.endswith("seed --partition hr")
+    told = "partitions: DEFAULT frozen, as it was; sales here; stock here; hr waits for its rows"
+    assert told in "".join(lines(collect(pair.secondary), 200))
+    assert not collect(pair.primary).partitions
     write(pair, *(f"INSERT INTO t{n} (v) VALUES (3)" for n in range(6)))
     pair.catch_up()
     assert_restricted(pair, {2, 3})  # the others go on meanwhile

@@ -10,7 +10,7 @@ from replicate.model.findings import Finding
 from replicate.seeing.history import SeenHistory
 from replicate.seeing.picture import InstancePicture, commands_in, picture_of, unreadable
 from replicate.status.comparing import ComparedReport
-from replicate.status.report import PatrolReport, Status, SupplierReport
+from replicate.status.report import PartitionReport, PatrolReport, Status, SupplierReport
 from tests.harness.logs import SOURCE, UPDATE, line
 from tests.replicate.seeing.test_history import PRIMARY, SECONDARY, told, us
 from tests.replicate.status.test_collect import PEER, RECEIVING
@@ -128,9 +128,11 @@ def test_notes_tell_what_the_street_does_not() -> None:
         patrol=PatrolReport(12, 60.0, 0, "", "main.account"),
         suppliers=(SupplierReport("north", True, 9, 8, 7, True),),
         receiving=replace(RECEIVING, level_in_s=90.0),
+        partitions=(PartitionReport("sales", 2, "here"), PartitionReport("stock", 3, "is being loaded")),
     )
     assert made(status).notes == (
         "region main: well, applied 100",
+        "partitions: sales here; stock is being loaded",
         f"patrol: {PatrolReport(12, 60.0, 0, '', 'main.account').line}",
         "supplier north: connected, received 8, applied 7",
         "level in 90.0 s",
