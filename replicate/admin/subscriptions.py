@@ -36,7 +36,7 @@ from replicate.region.kind import KIND
 from replicate.region.sqlite.empty import reading
 from replicate.region.sqlite.virtual_tables import shadow_tables
 from replicate.system.failpoint import hit
-from replicate.transfer.seed.rows import definitions_here, require_fit
+from replicate.transfer.seed.rows import definitions_here, require_fit, tables_by_partition
 
 RECEIVER = "receiver"
 
@@ -58,7 +58,7 @@ def set_(instance: Instance, names: Sequence[str]) -> None:
             )
         instance.change_subscription(lambda now: replace(now, wanted=wanted).seeded())
         return
-    known = instance.partitions_now().names
+    known = _known(instance)
     if wanted is not None and not instance.content.is_partial:
         # Where there is no journal to go on with, the seed that begins one says so itself.
         with suppress(NotFoundError, DamagedError):
@@ -68,6 +68,13 @@ def set_(instance: Instance, names: Sequence[str]) -> None:
     if before.wanting(wanted, known).frozen != before.frozen:
         _sync_what_stays(instance)
     instance.change_subscription(lambda now: now.wanting(wanted, known))
+
+
+def _known(instance: Instance) -> set[int]:
+    """All partitions that may have rows here, of a secondary with all of them: those of which nobody has told a name,
+    too, as where packets come."""
+    tables = tables_by_partition(instance) if instance.content.held is None else ()
+    return {*instance.partitions_now().names, *tables} - {PARTITION_NONE}
 
 
 def _sync_what_stays(instance: Instance) -> None:

@@ -12,6 +12,7 @@ import pytest
 from replicate.admin import dropping, partition_release, subscriptions
 from replicate.admin.dropping import drop_rows
 from replicate.admin.partition_release import ReleasedTables, release_partitions
+from replicate.admin.partitions import assign, create
 from replicate.admin.regions import add_region
 from replicate.errors import AlreadyExistsError, InternalError, NotFoundError, UsageError
 from tests.harness.pair import Pair
@@ -113,6 +114,35 @@ def test_killed_before_it_has_its_name(loaded: Pair, tmp_path: Path, monkeypatch
     assert not (tmp_path / ".ours.released").exists()
 
 
+def test_one_without_a_name_here_is_frozen_too(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names come with a connection: where packets come there are none."""
+    create(pair.primary, "far", 7)
+    assign(pair.primary, "far", ["t3"])
+    subscriptions.set_(pair.secondary, ["all"])
+    pair.seed(restart=True)
+    pair.catch_up()
+    rows = pair.rows("t3")
+    assert rows
+
+    def once() -> list[ReleasedTables]:
+        return release_partitions(
+            pair.secondary, [7], tmp_path / "ours", lambda: subscriptions.set_(pair.secondary, ["DEFAULT"])
+        )
+
+    def die(_name: str) -> None:
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(partition_release, "hit", die)
+        with pytest.raises(Died):
+            once()
+    assert pair.secondary.content.choice.state(7) == "frozen, as it was"
+    [released] = once()
+    assert released.has.tables == ("t3",)
+    with closing(sqlite3.connect(released.path)) as connection:
+        assert connection.execute("SELECT rowid, * FROM t3 ORDER BY 1").fetchall() == rows
+
+
 def test_a_drop_that_was_killed_leaves_nothing_to_release(
     loaded: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,8 +185,6 @@ def test_each_region_has_a_database_of_its_own(loaded: Pair, tmp_path: Path) -> 
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("CREATE TABLE only (id INTEGER PRIMARY KEY); CREATE TABLE other (id INTEGER PRIMARY KEY)")
     add_region(loaded.primary, path, name="more")
-    from replicate.admin.partitions import assign
-
     assign(loaded.primary, "sales", ["more.only"])
     loaded.catch_up()
     released = release(loaded, tmp_path / "ours")

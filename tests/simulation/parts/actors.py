@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import source_server.link
+from replicate.admin import subscriptions
 from replicate.admin.subscriptions import set_
 from replicate.errors import BusyError
 from replicate.journal.record import read_part
@@ -171,6 +172,7 @@ def watched(world: Any) -> Iterator[None]:
 
     with (
         replaced(
+            (subscriptions, "tables_by_partition", lambda _instance: {}),
             (link_class, "send_batch", send_batch),
             (link_class, "send_parts", send_parts),
             (link_class, "send_large", send_large),
