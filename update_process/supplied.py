@@ -27,6 +27,7 @@ from replicate.errors import (
     ClockAheadError,
     ConflictError,
     DamagedError,
+    DivergedError,
     GapError,
     NotFoundError,
     NotSupportedError,
@@ -467,6 +468,7 @@ class SupplierApplier:
         bodies = window.bodies[:stop]
         if len(bodies) == 1 and bodies[0][0] == Kind.HISTORY:
             history = History.unpack(bodies[0][PAYLOAD:], bodies[0][1])
+            self._refuse_newer_self(history)
             self._instances[history.origin.key] = history.instance
         elif len(bodies) == 1 and _names_writer(changes_of(bodies[0])):
             self.session.names_writer()
@@ -483,6 +485,21 @@ class SupplierApplier:
         if self._words[word.OWN_ORIGIN] in origins:
             name = self.session.door.instance.name
             raise TurnedBackError(f"a source has more of what {name} writes itself than {name} has")
+
+    def _refuse_newer_self(self, history: History) -> None:
+        """An incarnation of ours that this site has not begun: TurnedBackError while it waits for what it had, which
+        may be more than one of them; else DivergedError, for it may be that one like us still writes."""
+        content = self.session.door.instance.content
+        if history.instance != content.uuid or history.incarnation <= content.incarnation:
+            return
+        if content.is_restoring:
+            raise TurnedBackError(f"a source has incarnation {history.incarnation} of {content.name}")
+        raise DivergedError(
+            f"{content.name} has begun incarnation {history.incarnation} elsewhere, and is {content.incarnation} here",
+            do="If a copy of it runs, stop one of both for good. If this one was turned back with its machine, make a "
+            "new copy of it (`replicate help suppliers`)",
+            incarnation=history.incarnation,
+        )
 
     def _refuse_ahead(self, csn: int, origins: Collection[int]) -> None:
         """ClockAheadError for what is from too far in the future: all of ours would bear its time from then on. The one

@@ -41,17 +41,17 @@ async def gets_back(two: Suppliers) -> list[str]:
     return [fields["code"] for level, _, fields in update.log.lines if level == "error"]
 
 
-async def test_the_same_backup_comes_back_twice(two: Suppliers) -> None:
-    """The second time it begins under a number that another one has written under meanwhile, and takes the next."""
+async def test_the_same_backup_comes_back_again_and_again(two: Suppliers) -> None:
+    """It begins under a number that it has written under before, and takes the next, until nobody knows it."""
     copy = saved(two, "b")
     found = []
-    for _ in range(2):
+    for _ in range(3):
         await trio.to_thread.run_sync(lambda: put_back(two, "b", copy, keeps_inode=False))
         Instance.open(two.by["b"].path)
         with pytest.raises(Exception, match="was restored from an older state, and waits"):
             await trio.to_thread.run_sync(lambda: two.write("b"))
         found.append((await gets_back(two), two.by["b"].content.incarnation))
         await trio.to_thread.run_sync(lambda: (two.write("b", 3), two.level()))
-    assert found == [([], 4), (["TURNED_BACK"], 5)]
+    assert found == [(["TURNED_BACK"] * at, 4 + at) for at in range(3)]
     two.assert_converged()
-    assert len(two.rows("a")["tb"]) == 8
+    assert len(two.rows("a")["tb"]) == 11

@@ -13,6 +13,8 @@ from replicate.door.lock import CommitLock
 from replicate.errors import ConfigurationError, DivergedError, PeerRefusedError, TurnedBackError
 from replicate.instance.instance import Instance
 from replicate.roles.restored import settle, turn_back
+from replicate.roles.supplier import convert
+from replicate.transfer.seed.direct import seed
 from tests.harness.instances import lose_pool
 from tests.harness.pair import Pair
 from tests.harness.sites import kill_at
@@ -122,6 +124,46 @@ def test_the_same_backup_comes_back_twice_and_it_finds_out_as_a_source(two: Supp
     with pytest.raises(PeerRefusedError, match="b was turned back"):
         two.agreed("b", "a")
     settled(two, incarnation + 1)
+
+
+def test_a_copy_that_runs_beside_the_one_that_it_is_of_stops_that_one_by_name(two: Suppliers) -> None:
+    """The same instance twice: a backup was restored on another host, and got back what it had; the original writes
+    on. What each has written comes to all, and the older one learns of it."""
+    original, away = two.by["b"], two.directory / "away"
+    two.write("b", 2)
+    two.level()
+    copy = saved(two, "b")
+    original.path.rename(away)  # another host does not see it
+    shutil.copytree(copy, original.path)
+    two.by["b"] = Instance.open(original.path)
+    with pytest.raises(OperationalError, match="takes no writes"):
+        two.write("b")
+    two.carry("a", "b")
+    settle(two.by["b"])
+    two.by["b"].reload()
+    run(two, "b", "INSERT INTO tb (id) VALUES (100)")
+    two.carry("b", "a")
+    original.path.rename(two.directory / "other host")
+    away.rename(original.path)
+    two.by["b"] = Instance.open(original.path)
+    run(two, "b", "INSERT INTO tb (id) VALUES (200)")
+    before = two.vector("b")
+    with pytest.raises(DivergedError, match="b has begun incarnation 4 elsewhere, and is 3 here") as told:
+        two.carry("a", "b")
+    assert "stop one of both for good" in told.value.do
+    assert dict(two.vector("b")) == dict(before), "nothing of it is taken"
+    two.carry("b", "a")
+    assert [row[0] for row in two.rows("a")["tb"]] == [1, 2, 100, 200], "nothing is lost"
+    # The way out that it names: a new copy.
+    convert(two.by["b"], "secondary", timeout_s=30)
+    seed(two.by["a"], two.by["b"], restart=True)
+    two.by["b"].reload()
+    convert(two.by["b"], "supplier", timeout_s=30)
+    two.by["b"].reload()
+    two.write("b", 1)
+    two.level()
+    two.assert_converged()
+    assert len(two.rows("a")["tb"]) == 5
 
 
 def turned_back(two: Suppliers) -> None:
