@@ -197,6 +197,13 @@ class SupplierStreet(Street):
         status = json.loads(self.on(self.by[name], "--json", "status", check=False).stdout)
         return {one["code"] for one in status["findings"]}
 
+    def told(self, name: str) -> dict[str, dict[str, int]]:
+        """By `status` there: what each supplier has told that it has."""
+        found: dict[str, dict[str, int]] = json.loads(self.on(self.by[name], "--json", "status", check=False).stdout)[
+            "told"
+        ]
+        return found
+
     def merges(self, name: str) -> list[dict[str, Any]]:
         """What was lost in merges, as that site knows it."""
         listed = json.loads(self.on(self.by[name], "--json", "conflict", "list", check=False).stdout)

@@ -33,7 +33,10 @@ def test_an_island_writes_on_and_comes_back(street: SupplierStreet) -> None:
     wait_until(lambda: street.rows("a")["tc"] == street.rows("c")["tc"], what="the others go on")
     assert street.rows("a")["tb"] == []
     street.on(street.by["c"], "partition", "give", "3", "a")
+    ((origin, last),) = [(name, last) for name, last in street.vector("b").items() if name.startswith("b/")]
     street.start_site("b")
+    street.on(street.by["c"], "wait", "--origin", origin, "--seqno", str(last), "--timeout", "60")
+    assert len(street.rows("c")["tb"]) == 50, "what b has committed as an island can be read on c now"
     street.level()
     status = json.loads(street.on(street.by["a"], "--json", "status", check=False).stdout)
     assert status["role"] == "supplier"
@@ -55,6 +58,8 @@ def test_an_island_and_the_others_write_one_table(street: SupplierStreet) -> Non
     assert street.rows("a")["shared"] != street.rows("b")["shared"]
     street.start_site("b")
     street.level()
+    told = {name: set(NAMES) for name in NAMES}
+    wait_until(lambda: {name: set(street.told(name)) for name in NAMES} == told, what="each says who has what of whom")
     assert street.figure("b", "merged_total") > 0
     assert 0 < street.figure("b", "lost_total") <= len(street.merges("b"))
     compared = street.on(street.by["a"], "compare", "--with", street.by["b"])
