@@ -23,7 +23,7 @@ from replicate.door.barrier import Barrier
 from replicate.door.door import Door
 from replicate.door.snapshot import Snapshot, door_of, take_snapshot
 from replicate.door.wait import poll_until
-from replicate.errors import NotFoundError, TryAgainError, UsageError, WrongNetworkError
+from replicate.errors import BusyError, NotFoundError, TryAgainError, UsageError, WrongNetworkError
 from replicate.instance.instance import Instance
 from replicate.model.elements import left_out
 from replicate.pool import control as word
@@ -338,14 +338,17 @@ def _both_level(stack: ExitStack, doors: Sequence[Door], timeout_s: float) -> li
     deadline = time.monotonic() + timeout_s
     is_held = False
     while True:
-        until = min(deadline, time.monotonic() + STRETCH_S)
-        with ExitStack() as holding:
-            for door in doors if is_held else ():
-                holding.enter_context(Barrier(door, timeout_s=STRETCH_S)).hold_beginnings()
-            if (both := _level_before(until, stack, doors)) is not None:
-                return both
+        until, busy = min(deadline, time.monotonic() + STRETCH_S), None
+        try:
+            with ExitStack() as holding:
+                for door in doors if is_held else ():
+                    holding.enter_context(Barrier(door, timeout_s=STRETCH_S)).hold_beginnings()
+                if (both := _level_before(until, stack, doors)) is not None:
+                    return both
+        except BusyError as error:  # a lock that was not free for this stretch may be for the next one
+            busy = error
         if time.monotonic() >= deadline:
-            raise TryAgainError(
+            raise busy or TryAgainError(
                 f"{doors[0].instance.name} and {doors[1].instance.name} did not have the same transactions at any "
                 f"moment within {timeout_s:g} s",
                 where=str(doors[0].instance.path),

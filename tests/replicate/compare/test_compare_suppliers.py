@@ -12,7 +12,7 @@ import pytest
 from replicate.compare import compare as module
 from replicate.compare.compare import compare
 from replicate.door.snapshot import door_of
-from replicate.errors import TryAgainError
+from replicate.errors import BusyError, TryAgainError
 from replicate.pool import control as word
 from tests.harness.suppliers import Suppliers
 from tests.harness.waiting import wait_until
@@ -98,3 +98,25 @@ def test_without_a_line_there_is_no_such_moment(two: Suppliers) -> None:
         compare(two.by["a"], two.by["b"], timeout_s=1)
     two.level()
     assert compare(two.by["a"], two.by["b"], timeout_s=1).equal
+
+
+def test_a_lock_that_is_not_free_for_a_while_is_waited_for(two: Suppliers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow disk may hold a commit for longer than a stretch is."""
+    monkeypatch.setattr(module, "STRETCH_S", 0.05)
+    has_it, is_over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with door_of(two.by["b"]) as door, door.locked():
+            has_it.set()
+            is_over.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert has_it.wait(60)
+    with pytest.raises(BusyError, match="commit lock was held"):
+        compare(two.by["a"], two.by["b"], timeout_s=0.3)
+    timer = threading.Timer(0.5, is_over.set)
+    timer.start()
+    assert compare(two.by["a"], two.by["b"], timeout_s=60).equal
+    timer.join()
+    thread.join()
