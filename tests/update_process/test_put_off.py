@@ -26,7 +26,6 @@ from update_process.batch import deferred as packing
 from update_process.batch import open_batch
 from update_process.batch.deferred import Packed
 from update_process.batch.open_batch import OpenBatch
-from update_process.batch.pace import Pace
 from update_process.plan import Window
 from update_process.window import columns
 
@@ -109,7 +108,7 @@ def test_a_batch_that_would_take_too_long_is_ended(pair: Pair, monkeypatch: pyte
         pair.deliver(pool, record_bytes=2000)
         with pair.applier(pool) as applier:
             together = calls(applier, monkeypatch)
-            applier._pace = Pace(1, 60.0)  # then it measures again
+            applier._change_s = 60.0  # then it measures again
             done = work_all(applier)
             assert done.batches == len(together) == 2
             assert 0 < together[0] <= 60
@@ -346,7 +345,7 @@ def test_a_batch_may_take_longer_while_another_one_waits_behind_it(
         position = Position(100, SynchronizationVector({}), {})
         batch = OpenBatch(81, position, deadline_s, lambda *_: None, memoryview(b""), 1000)
         batch.transactions, batch.changes_put_off = 20, 10
-        return batch.is_full(100, Pace(1, change_s), lambda: 100 + behind)
+        return batch.is_full(100, change_s, lambda: 100 + behind)
 
     assert full(now_s, 0.0) is is_full
     assert full(now_s + 3600, 361.0) is is_full
