@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from replicate import connect
 from replicate.admin.regions import add_region
 from replicate.door.barrier import Barrier
 from replicate.errors import ConflictError, DiskFullError, JournalDamagedError
-from replicate.model.vector import Position, SynchronizationVector
 from replicate.region.sqlite.apply.order import RowRun
 from replicate.settings.table import UpdateConfig
 from tests.harness.pair import Pair, assert_equal, run, work_all
@@ -24,8 +22,7 @@ from tests.update_process.conftest import ROWS
 from update_process.applier import Applier, Waiting
 from update_process.batch import deferred as packing
 from update_process.batch import open_batch
-from update_process.batch.deferred import Packed
-from update_process.batch.open_batch import OpenBatch
+from update_process.batch.deferred import DeferredChanges
 from update_process.plan import Window
 from update_process.window import columns
 
@@ -72,7 +69,7 @@ def calls(applier: Applier, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How what is put off waits: as bytes, or, where that is not possible, as it was decoded."""
     if request.param == "decoded":
-        monkeypatch.setattr(Packed, "take", lambda *_: False)
+        monkeypatch.setattr(DeferredChanges, "take", lambda *_: False)
     return str(request.param)
 
 
@@ -332,26 +329,6 @@ def test_a_batch_is_not_cut_where_the_caller_would_have_a_report(pair: Pair) -> 
             done = applier.work(0.0)
             assert (done.batches, done.transactions) == (1, 150)
     assert_equal(pair)
-
-
-@pytest.mark.parametrize(("behind", "is_full"), [(20, False), (19, True)])
-def test_a_batch_may_take_longer_while_another_one_waits_behind_it(
-    monkeypatch: pytest.MonkeyPatch, behind: int, is_full: bool
-) -> None:
-    monkeypatch.setattr(open_batch, "LONGER_S", 1000.0)
-    now_s = time.monotonic()
-
-    def full(deadline_s: float, change_s: float) -> bool:
-        position = Position(100, SynchronizationVector({}), {})
-        batch = OpenBatch(81, position, deadline_s, lambda *_: None, memoryview(b""), 1000)
-        batch.transactions, batch.changes_put_off = 20, 10
-        return batch.is_full(100, change_s, lambda: 100 + behind)
-
-    assert full(now_s, 0.0) is is_full
-    assert full(now_s + 3600, 361.0) is is_full
-    assert not full(now_s + 3600, 300.0)
-    assert full(now_s - 1000, 0.0)
-    assert full(now_s + 3600, 460.0)
 
 
 def test_rows_as_large_as_they_may_be_wait_with_small_ones(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def _each(words: Sequence[int], numbers: Sequence[int]) -> Iterable[int]:
     return map(words.__getitem__, numbers)
 
 
-class Packed:
+class DeferredChanges:
     """The changes of some of a batch's frames.
 
     Only what `Plain` verified is taken, of transactions with a single change, whose values end where their frame ends.

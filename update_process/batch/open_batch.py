@@ -18,8 +18,8 @@ from replicate.model.vector import Position
 from replicate.region.sqlite.apply.order import PlaceOf, RowRun
 from replicate.settings.load import Config
 from replicate.settings.table import UpdateConfig
-from update_process.batch.deferred import Packed
-from update_process.batch.pool_frames import Spans
+from update_process.batch.deferred import DeferredChanges
+from update_process.batch.pool_frames import PoolFrames
 from update_process.plan import Window
 from update_process.window.columns import Changes, Plain, joined
 
@@ -71,12 +71,12 @@ class OpenBatch:
     changes_put_off: int = 0
     loose_bytes: int = 0
     _last_at: int = 0
-    _packed: Packed | None = None
+    _packed: DeferredChanges | None = None
     _decoded: list[Changes] = field(default_factory=list)
-    _spans: Spans = field(init=False)
+    _spans: PoolFrames = field(init=False)
 
     def __post_init__(self) -> None:
-        self._spans = Spans(self.memory)
+        self._spans = PoolFrames(self.memory)
 
     def extend(self, window: Window, start: int, stop: int, partition_of: Callable[[int], int | None]) -> None:
         """Take the transactions `start` to `stop` (exclusive) of the window. Raises as `Window.position_at`."""
@@ -162,7 +162,7 @@ class OpenBatch:
             begins += [window.offset(begin) + shift, *behind[:-1]]
             ends += behind
         if self._packed is None:
-            self._packed = Packed(self.place_of, len(self.memory))
+            self._packed = DeferredChanges(self.place_of, len(self.memory))
         if not self._packed.take(changes, begins, ends):
             return False
         self.changes_put_off += len(begins)

@@ -25,8 +25,12 @@ STEP_BYTES: Final = 64 * 1024
 millisecond of theirs, each time: 60 MiB took 0.07 s beside one that computes, and 0.006 in such steps (measured)."""
 
 
-class Spans:
-    """Stretches of `memory`, in the order in which they were taken."""
+class PoolFrames:
+    """Stretches of `memory`, in the order in which they were taken.
+
+    Memory of an Update Process, 600,000 updates in random order, 2 rounds in turns at 8c22656, load 10:
+    46 and 49 MiB; 121 and 124 MiB with copies of the frames. Its CPU: 6.9, 6.2 and 6.6, 5.5 µs a row.
+    """
 
     __slots__ = ("_digest", "_lengths", "_memory", "_places")
 

@@ -67,7 +67,11 @@ def take_single(
 ) -> Waiting | None:
     """Apply, commit and free a record of one transaction, and move `points` and `done`; None: it is for the ordinary
     way, and nothing has happened. `from_seqno`: what is below is for that way. `begin`: as `Applier._begin`. Raises
-    what a commit raises."""
+    what a commit raises.
+
+    Milliseconds from commit() to the row's being visible, medians of 900 each, in turns at 8c22656, real-time priority:
+    1.04 and 1.02; 1.19 and 1.23 by the ordinary way (bench_latency, which says how it is measured).
+    """
     next_seqno = session.position.last_seqno + 1
     is_one = record.kind is RecordKind.FRAMES and record.count == 1 and record.first_seqno == record.last_seqno
     if not is_one or record.last_seqno != next_seqno or next_seqno < from_seqno:

@@ -14,7 +14,7 @@ from replicate.errors import JournalDamagedError
 from replicate.region.sqlite.apply.order import RowRun
 from tests.harness.frames import COMMENT, DELETE, INSERT, UPDATE, Writer, pack_frame
 from update_process.batch import deferred as packing
-from update_process.batch.deferred import Packed
+from update_process.batch.deferred import DeferredChanges
 from update_process.window.columns import Changes
 
 Change = tuple[Any, Any, Any, Any]
@@ -48,7 +48,7 @@ def taken(
     """What comes out when all of it is taken, `window` changes at a time, or each stretch of one kind as a window."""
     if starts is None:
         data, starts = written(changes)
-    packed = Packed(place_of, 0)
+    packed = DeferredChanges(place_of, 0)
     begin = 0
     stretches = [len(list(stretch)) for _, stretch in groupby(changes, key=lambda change: change[:3])]
     for length in stretches if window is None else [window] * (len(changes) // window + 1):
@@ -121,7 +121,7 @@ def test_no_more_is_decoded_at_a_time_than_was_said(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_what_has_no_place_is_not_taken_and_leaves_no_trace(change: Change) -> None:
-    packed = Packed(place_of, 0)
+    packed = DeferredChanges(place_of, 0)
     good: Change = (INSERT, TABLES[0], 0, (7, "seven"))
     data, starts = written([good, good, change, good])
     assert packed.take(columns([good]), starts[:1], starts[1:2])
@@ -156,7 +156,7 @@ def test_values_that_are_not_where_they_should_be_are_never_taken_for_others(hea
 def test_another_row_than_was_asked_for_is_refused() -> None:
     changes: list[Change] = [(INSERT, TABLES[0], 0, (key, "x")) for key in (1, 2)]
     data, starts = written(changes)
-    packed = Packed(place_of, 0)
+    packed = DeferredChanges(place_of, 0)
     assert packed.take(columns([changes[1], changes[0]]), starts[:-1], starts[1:])
     with pytest.raises(JournalDamagedError, match="another row"):
         list(packed.runs(memoryview(data)))
@@ -165,14 +165,14 @@ def test_another_row_than_was_asked_for_is_refused() -> None:
 def test_memory_may_be_as_large_as_a_receive_pool_may_be() -> None:
     change: Change = (INSERT, TABLES[0], 0, (1, "x"))
     for memory_bytes, place in ((2**32 - 1, 2**32 - 100), (2**32, 2**32), (64 << 30, (64 << 30) - 100)):
-        assert Packed(place_of, memory_bytes).take(columns([change]), [place - 50], [place])
+        assert DeferredChanges(place_of, memory_bytes).take(columns([change]), [place - 50], [place])
 
 
 def test_there_may_be_more_kinds_than_a_byte_can_number() -> None:
     changes: list[Change] = [(INSERT, table, 0, (table % 7, "x")) for table in range(TABLES[0], TABLES[0] + 300)]
     changes += [(INSERT, TABLES[0] + 299, 0, (key, "y")) for key in (9, 8)]
     data, starts = written(changes)
-    packed = Packed(lambda *_: 0, len(data))
+    packed = DeferredChanges(lambda *_: 0, len(data))
     assert packed.take(columns(changes[:300]), starts[:300], starts[1:301])
     assert packed.take(columns(changes[300:]), starts[300:302], starts[301:])
     found = [(*one, values) for run in packed.runs(memoryview(data)) for *one, values in zip(*run[:4], strict=True)]
@@ -183,6 +183,6 @@ def test_a_kind_may_be_longer_than_a_byte_can_count() -> None:
     """A table of very many columns, as a mask of them."""
     changes: list[Change] = [(UPDATE, TABLES[0], bytes(300), ("after", 5, "before")), (INSERT, TABLES[0], 0, (3, "x"))]
     data, starts = written(changes)
-    packed = Packed(lambda op, *_: 1 if op == UPDATE else 0, len(data))
+    packed = DeferredChanges(lambda op, *_: 1 if op == UPDATE else 0, len(data))
     assert packed.take(columns(changes), starts[:-1], starts[1:])
     assert [row for run in packed.runs(memoryview(data)) for row in run.values] == [(3, "x"), ("after", 5, "before")]

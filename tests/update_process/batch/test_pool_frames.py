@@ -7,13 +7,13 @@ import random
 import pytest
 
 from replicate.errors import DamagedError
-from update_process.batch.pool_frames import Spans
+from update_process.batch.pool_frames import PoolFrames
 
 
-def taken(memory: bytearray, seed: int) -> tuple[Spans, bytes, list[int]]:
+def taken(memory: bytearray, seed: int) -> tuple[PoolFrames, bytes, list[int]]:
     """Some stretches of it, in any order; their bytes, and where each of these lies."""
     dice = random.Random(seed)
-    spans, data, places = Spans(memoryview(memory)), b"", []
+    spans, data, places = PoolFrames(memoryview(memory)), b"", []
     for _ in range(dice.randint(1, 20)):
         begin = dice.randrange(len(memory))
         middle = dice.randint(begin, len(memory))
@@ -48,7 +48,7 @@ def test_a_changed_bit_is_noticed_and_no_memory_is_kept(seed: int) -> None:
 
 def test_stretches_that_touch_are_one() -> None:
     memory = bytearray(b"abcdef")
-    spans = Spans(memoryview(memory))
+    spans = PoolFrames(memoryview(memory))
     for place in range(6):
         spans.take(place, memoryview(memory)[place : place + 1])
     assert spans.count == 1
