@@ -135,7 +135,7 @@ def find_reference(instance: Instance, pool: ReceivePool, known: ReceivedParts |
         return None
     if durable_seqno is None or durable_seqno > applied.last_seqno:
         raise NotRecoveredError(
-            f"the regions hold transactions up to {applied.last_seqno}; what the journal holds behind that is not "
+            f"the regions hold transactions up to {applied.last_seqno}; what the journal holds after that is not "
             "recovered yet",
             where=str(instance.path),
             do=f"Start the Update Process: {start_again(instance, 'update')}",

@@ -58,7 +58,7 @@ def upgrade_region(
             if consumer is not None and not peer.passive and consumer.acknowledged_seqno < position.last_seqno:
                 raise UndeliveredError(
                     f"{peer.name} has {consumer.acknowledged_seqno} of {position.last_seqno}, and the journal begins "
-                    "again behind that",
+                    "again after that",
                     where=where,
                     do=f"Let it catch up: replicate -i {instance.named} source start",
                 )

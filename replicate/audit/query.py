@@ -159,7 +159,7 @@ class Matches:
 def check_order(first_seqno: int | None, last_seqno: int | None) -> None:
     """UsageError when a range ends before it begins."""
     if first_seqno is not None and last_seqno is not None and first_seqno > last_seqno:
-        raise UsageError(f"--from {first_seqno} is behind --to {last_seqno}", do="Give the smaller number as --from")
+        raise UsageError(f"--from {first_seqno} comes after --to {last_seqno}", do="Give the smaller number as --from")
 
 
 def not_held(oldest_seqno: int, last_seqno: int, where: str) -> UsageError:

@@ -213,7 +213,7 @@ def _to_file(
     with seeding(GOES_ON, "copying region") as told:
         made = make_seed(opened, consumer, path, replace=restart, progress=told, regions=names, partitions=numbers)
     is_some = bool(names or numbers)
-    kept = "of what comes after, the journal there has all" if is_some else "the journal behind it is kept until "
+    kept = "of what comes after, the journal there has all" if is_some else "the journal after it is kept until "
     given = "".join([*(f" --region {name}" for name in names), *(f" --partition {number}" for number in numbers)])
     emit(
         made,

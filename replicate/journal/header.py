@@ -166,7 +166,7 @@ class SegmentHeader:
         if self.previous_first_seqno != previous.first_seqno:
             return f"it follows segment {self.previous_first_seqno}, not {previous.first_seqno}"
         if self.previous_check != previous.check:
-            return f"segment {previous.first_seqno} is not the one that it was written behind"
+            return f"segment {previous.first_seqno} is not the one that it was written after"
         if self.previous_last_seqno + 1 != self.first_seqno or self.first_seqno < previous.first_seqno:
-            return f"it begins with {self.first_seqno} behind {self.previous_last_seqno}"
+            return f"it begins with {self.first_seqno} after {self.previous_last_seqno}"
         return None

@@ -544,7 +544,7 @@ def decode(frame: Buffer) -> Transaction:
     """
     head = check_frame(frame)
     if head.frame_bytes != len(frame):
-        raise frame_damaged("something stands behind the frame", head.frame_bytes)
+        raise frame_damaged("something stands after the frame", head.frame_bytes)
     reader = msgpack.Unpacker(
         ext_hook=_extension,
         max_buffer_size=CATALOGUE_BODY_BYTES_MAX + MIB,

@@ -95,7 +95,7 @@ def scan(
             if again != offset:
                 again, window = offset, _Window(fd, offset, path)
                 continue
-            damage = Damage(offset, expected, f"bytes stand behind the end, at offset {stray}")
+            damage = Damage(offset, expected, f"bytes stand after the end, at offset {stray}")
             break
         run = plain_run(data, index, expected, known)
         if run.count:

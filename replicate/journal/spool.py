@@ -230,7 +230,7 @@ class Spool:
     def _admit(self, frame: bytes) -> memoryview:
         head, number, data = read_part(frame)
         if head.frame_bytes != len(frame):
-            raise JournalDamagedError("something stands behind a part", where=self.path)
+            raise JournalDamagedError("something stands after a part", where=self.path)
         if not self.origin and number == 0:
             self.origin, self.token = head.origin, head.csn
         if head.origin != self.origin or head.csn != self.token:

@@ -161,6 +161,6 @@ def classify_tail(
     if scan.damaged.whole_frame:
         return Damaged(scan.end_offset, next_seqno, scan.damaged.reason)
     if scan.behind is not None and not power_lost:
-        reason = f"{scan.damaged.reason}; but seqno {scan.behind.seqno} verifies behind it"
+        reason = f"{scan.damaged.reason}; but seqno {scan.behind.seqno} verifies after it"
         return Damaged(scan.end_offset, next_seqno, reason)
     return Torn(scan.end_offset, next_seqno)

@@ -393,7 +393,7 @@ class _Applying:
         if one.seqno in self._history.untold and self._on_conflict != "overwrite":
             raise ConflictError(
                 f"number {one.origin_seqno} of origin {one.origin} is in the history here, and the journal begins "
-                "behind it: whether it is this transaction cannot be told",
+                "after it: whether it is this transaction cannot be told",
                 where=str(self._lost.path),
                 kind="pruned",
             )

@@ -73,7 +73,7 @@ def read_wish(text: str) -> TableWish:
     columns, end = _names(text, len(_HEAD), ")")
     rest = text[end:].strip()
     if rest and not rest.startswith("WHERE "):
-        raise UsageError(f"WHERE was expected behind the columns, not {rest[:12]!r}", where=repr(text[:80]), do=_DO)
+        raise UsageError(f"WHERE was expected after the columns, not {rest[:12]!r}", where=repr(text[:80]), do=_DO)
     return TableWish(columns, rest.removeprefix("WHERE ").strip())
 
 

@@ -173,7 +173,7 @@ def _look(instance: Instance, to: int, timeout_s: float) -> tuple[int, Surveyed,
     chain = make_chain(instance)
     if to > last:
         raise UsageError(
-            f"the last transaction of {instance.name} is {last}: there is nothing behind {to}",
+            f"the last transaction of {instance.name} is {last}: there is nothing after {to}",
             where=str(instance.path),
             do="Name an earlier one",
         )

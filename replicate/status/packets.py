@@ -81,7 +81,7 @@ def _findings(instance: Instance, waiting: list[str], reports: tuple[PacketsRepo
         if one.unconfirmed_s is not None and 0 < bound_s < one.unconfirmed_s:
             yield Finding(
                 "PACKET_UNCONFIRMED",
-                f"{one.name} has confirmed transaction {one.confirmed_seqno}, and a packet behind that was made "
+                f"{one.name} has confirmed transaction {one.confirmed_seqno}, and a packet after that was made "
                 f"{ago(one.unconfirmed_s)} ago",
                 f"import its receipt (there: packet export --to {instance.name} --receipt); if a packet is lost: "
                 f"replicate -i INSTANCE packet recover --to {one.name} --number N",

@@ -537,7 +537,7 @@ def _journal_findings(journal: JournalReport, peers: tuple[PeerReport, ...]) -> 
 
     if journal.archive and journal.unarchived_bytes > journal.archive_lag_bytes:
         text = (
-            f"{journal.unarchived_bytes / 2**20:.0f} MiB of finished journal behind transaction "
+            f"{journal.unarchived_bytes / 2**20:.0f} MiB of finished journal after transaction "
             f"{journal.archived_seqno or 0} are not in the archive {journal.archive}, and are kept for it"
         )
         yield Finding("ARCHIVE_LAGS", text, "replicate -i INSTANCE archive (best from a timer)")
@@ -618,7 +618,7 @@ def _peer_findings(role: str, peer: PeerReport) -> Iterator[Finding]:
         do = f"seed it again, there: replicate -i {name} update stop, then replicate -i {name} seed --restart"
         yield Finding("PEER_DROPPED", text, do, name)
     if peer.seed_seqno is not None:
-        text = f"the journal behind transaction {peer.seed_seqno} is kept for a seed that {name} has not taken over yet"
+        text = f"the journal after transaction {peer.seed_seqno} is kept for a seed that {name} has not taken over yet"
         do = f"load it there: replicate -i {name} seed; or give it up here: replicate -i INSTANCE seed --forget {name}"
         yield Finding("SEED_WAITING", text, do, name)
     if peer.source.is_passive and role != "secondary":

@@ -295,7 +295,7 @@ class SeedSequence:
     def _take(self, kind: RecordType, body: bytes) -> Pages | None:
         header = self.header
         if self.is_complete:
-            raise DamagedError("there is something behind the end")
+            raise DamagedError("there is something after the end")
         if header is None:
             self._expect(kind is RecordType.HEADER, kind)
             self.header = SeedHeader.unpack(body, self.version)

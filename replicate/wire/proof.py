@@ -88,7 +88,7 @@ class Proof:
             while not self.is_done and (frame := self._reader.next_frame()) is not None:
                 self._take(frame)
             if self.is_done and self._reader.is_mid_frame:
-                raise refusal(RefuseCode.PROTOCOL, "bytes behind the proof, before they were asked for")
+                raise refusal(RefuseCode.PROTOCOL, "bytes after the proof, before they were asked for")
         except NotAuthenticatedError as error:
             self._refuse(error)
             raise

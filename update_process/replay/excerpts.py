@@ -42,7 +42,7 @@ def goes_by_transactions(instance: Instance, packets: Iterable[PacketSummary]) -
     """Whether these are to be applied here, and not by a replay. UsageError where a filter would have to tell them."""
     if instance.config.receiver.filter:
         raise UsageError(
-            "a receiver.filter is set, which tells the stream in other words, and no filter is behind packets",
+            "a receiver.filter is set, which tells the stream in other words, and packets pass no filter",
             where=str(instance.path),
             do="Let the stream bring it; or, to have the packets' words here, first: replicate -i "
             f"{instance.named} config unset receiver.filter",

@@ -218,7 +218,7 @@ def _gap_error(instance: Instance, gap: PacketGap, reached: Position) -> PacketG
     which = f"packet {packet.number} of {packet.sender_name}"
     recover = f"there: replicate -i {packet.sender_name} packet recover --to {instance.name}"
     if gap.is_behind:
-        what = f"{which} holds the beginning of the large transaction {first}, and the packet behind it is not here"
+        what = f"{which} holds the beginning of the large transaction {first}, and the next packet is not here"
         do = f"Import that one. If it is lost, {recover} --number {packet.number}"
         facts["is_behind"] = True
     else:

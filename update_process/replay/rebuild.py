@@ -169,7 +169,7 @@ def _target(header: SeedHeader, journals: Journals, last_seqno: int | None, unti
         raise NotFoundError(
             f"the base copy stands at transaction {header.seqno}, beyond {target}",
             where=journals.where,
-            do="Take an older base copy" if last_seqno is not None else "Name journals that go on behind it",
+            do="Take an older base copy" if last_seqno is not None else "Name journals that go on after it",
         )
     journals.require(header.seqno + 1, target)
     return target

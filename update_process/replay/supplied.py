@@ -203,7 +203,7 @@ def _gap_error(instance: Instance, gap: VectorGap, names: dict[int, str]) -> Pac
     recover = f"{there} packet recover --to {me}"
     receipt = f"send a receipt (replicate -i {instance.named} packet export --to {packet.sender_name} --receipt), then "
     if gap.is_behind:
-        what = f"{which} ends inside a large transaction, and the packet behind it is not here"
+        what = f"{which} ends inside a large transaction, and the next packet is not here"
         do = f"Import that one. If it is lost, {recover} --number {packet.number}"
     else:
         missing = _told(gap.missing, names) if gap.missing else "the beginning of a large transaction"

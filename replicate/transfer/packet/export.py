@@ -291,7 +291,7 @@ class ExportRun:
             here = self.catalogue_at(row.seqno)
         except JournalMissingError as error:
             raise JournalMissingError(
-                f"{name} should have transaction {row.seqno}; of what comes behind it the journal here has lost some",
+                f"{name} should have transaction {row.seqno}; of what comes after it the journal here has lost some",
                 where=error.where,
                 do=f"Seed it again: replicate -i {instance.named} seed --to-file FILE --for {name}; or replay an "
                 "archive there, and import its receipt",

@@ -182,7 +182,7 @@ class PacketReader:
             raise PACKET.damaged(error.what, begin, self._where) from error
 
     def _cut(self) -> DamagedError:
-        return PACKET.damaged("the packet was cut, or something is behind its end", self.bytes, self._where)
+        return PACKET.damaged("the packet was cut, or something is after its end", self.bytes, self._where)
 
     def _record(self, position: int, digest: hashlib._Hash | None = None) -> tuple[PacketRecord, bytes, int]:
         raw = self._read(position, HEAD_BYTES)

@@ -166,7 +166,7 @@ class SealedPacket:
         head = SEALED.read_head(self._read(offset, HEAD_BYTES), offset, self._where)
         has = HEAD_BYTES + head.length
         if offset + has > self._size or has != (has if length is None else length):
-            raise SEALED.damaged("the packet was cut, or something is behind its end", offset, self._where)
+            raise SEALED.damaged("the packet was cut, or something is after its end", offset, self._where)
         body = self._read(offset + HEAD_BYTES, head.length)
         SEALED.check_body(head, body, self._where)
         return head.kind, body

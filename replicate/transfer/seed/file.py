@@ -194,7 +194,7 @@ class SeedReader:
             if pages is not None:
                 yield pages
         if self._read(1):
-            raise SEED.damaged("there is something behind the end of the seed", self.good_bytes, str(self.path))
+            raise SEED.damaged("there is something after the end of the seed", self.good_bytes, str(self.path))
 
     def _next(self) -> Pages | None:
         position, where = self.good_bytes, str(self.path)

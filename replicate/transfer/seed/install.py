@@ -337,7 +337,7 @@ def check_header(secondary: Instance, header: SeedHeader, where: str, *, wanted:
     if header.secondary_name != secondary.name or is_other:
         whom = f"another instance named {secondary.name}" if is_other else header.secondary_name
         raise WrongInstanceError(
-            f"the seed was made for {whom}; {header.primary_name} keeps no journal for this {secondary.name} behind it",
+            f"the seed was made for {whom}; {header.primary_name} keeps no journal for this {secondary.name} after it",
             where=where,
             do=f"Make one there: replicate -i {header.primary_name} seed --to-file FILE --for {secondary.name}",
         )

@@ -108,7 +108,7 @@ def test_a_range_that_is_not_there_is_refused(full: ToyJournal) -> None:
     for first, last in ((10, None), (10, 12), (8, 10), (None, 10)):
         with pytest.raises(UsageError, match="the journal holds transactions 1 to 9"):
             list(show_chain(full.chain, Query(first, last)))
-    with pytest.raises(UsageError, match="--from 2 is behind --to 1"):
+    with pytest.raises(UsageError, match="--from 2 comes after --to 1"):
         list(show_chain(full.chain, Query(2, 1)))
     full.chain.prune(6)
     with pytest.raises(UsageError, match="the journal holds transactions 6 to 9"):
@@ -188,7 +188,7 @@ def test_every_damaged_segment_is_reported(full: ToyJournal) -> None:
         flip(Path(full.chain.path_of(first)), offset)
     found = verify_chain(full.chain)
     assert {finding.segment[:20].lstrip("0").removesuffix(".journal") for finding in found.findings} >= {"1", "6", "7"}
-    assert "verifies behind it" in _whats(found)
+    assert "verifies after it" in _whats(found)
 
 
 def frame_offsets(journal: ToyJournal, first_seqno: int) -> list[int]:

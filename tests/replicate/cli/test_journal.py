@@ -167,7 +167,7 @@ def test_what_lies_before_damage_is_the_whole_answer(primary: Instance) -> None:
     flip(segment, frame_places(Chain(primary.journal_directory), 1)[4] + 70)
     assert numbers("--to", "3") == [1, 2, 3]
     assert numbers("--until", last_but_one) == [1, 2]
-    with pytest.raises(UsageError, match="--from 5 is behind --to 4"):
+    with pytest.raises(UsageError, match="--from 5 comes after --to 4"):
         show("--from", "5", "--to", "4")
 
 

@@ -151,7 +151,7 @@ def test_a_segment_of_another_generation_is_named(three: ToyJournal, tmp_path: P
     other.write(10)
     os.replace(other.chain.path_of(11), three.chain.path_of(11))
     other.close()
-    with pytest.raises(JournalDamagedError, match="not the one that it was written behind"):
+    with pytest.raises(JournalDamagedError, match="not the one that it was written after"):
         Chain(three.directory).segments()
 
 

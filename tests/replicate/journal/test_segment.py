@@ -345,7 +345,7 @@ def test_a_lost_page_before_a_good_frame_is_damage(journal: ToyJournal) -> None:
     os.pwrite(journal.segment.fd, bytes(4096), begin)
     found = _scan(journal)
     assert found.damaged is not None
-    assert "behind the end" in found.damaged.reason
+    assert "after the end" in found.damaged.reason
     assert found.behind is not None
     assert found.behind.seqno == 3
 

@@ -40,7 +40,7 @@ def test_a_bad_frame_below_a_mark_is_damage() -> None:
 def test_a_good_frame_behind_a_bad_one_is_damage() -> None:
     verdict = classify_tail(_scan(BAD, FrameBehind(900, 12, 5)), last_durable_seqno=0)
     assert isinstance(verdict, Damaged)
-    assert "seqno 12 verifies behind it" in verdict.reason
+    assert "seqno 12 verifies after it" in verdict.reason
 
 
 def test_a_whole_frame_in_the_wrong_place_is_damage() -> None:

@@ -348,7 +348,7 @@ def test_an_old_primary_with_nothing_more_is_fenced_and_follows_without_a_file(t
     found = meet(made.secondary, other(made.primary))
     assert found is not None
     assert isinstance(found.verdict, Superseded)
-    with pytest.raises(UsageError, match="there is nothing behind"):
+    with pytest.raises(UsageError, match="there is nothing after"):
         rollback(Instance.open(made.secondary.path), seqno + 1)
     done = rollback(Instance.open(made.secondary.path), None)
     assert (done.to, done.last, done.kept) == (seqno, seqno, None)

@@ -362,7 +362,7 @@ def test_what_is_refused_changes_nothing(tmp_path: Path) -> None:
     before = content(old)
     with pytest.raises(UsageError, match="no point is named"):
         rollback(old, None)
-    with pytest.raises(UsageError, match="nothing behind"):
+    with pytest.raises(UsageError, match="nothing after"):
         rollback(old, sites.last_seqno(old) + 1)
     assert content(old) == before
     assert not list(tmp_path.glob("east-lost-*"))

@@ -120,7 +120,7 @@ def test_an_archive_that_lags_and_a_peer_that_needs_it_are_named() -> None:
     assert [(f.code, f.subject) for f in found] == [("PEER_NEEDS_ARCHIVE", "south"), ("ARCHIVE_LAGS", "")]
     assert "needs transaction 89; the journal begins with 90" in found[0].text
     assert found[0].do.endswith("replay --journal /srv/archive")
-    assert "3 MiB of finished journal behind transaction 40" in found[1].text
+    assert "3 MiB of finished journal after transaction 40" in found[1].text
     assert not findings("primary", behind, (REGION,), (replace(PEER, last_durable_seqno=89),), None)[1:]
 
 

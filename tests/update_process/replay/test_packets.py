@@ -191,7 +191,7 @@ def gaps(pair: Pair) -> list[Finding]:
 def test_a_large_transaction_over_several_packets(pair: Pair) -> None:
     paths = large(pair)
     assert len(paths) >= 3
-    with pytest.raises(PacketGapError, match="the packet behind it is not here"):
+    with pytest.raises(PacketGapError, match="the next packet is not here"):
         take(pair.secondary, paths[0])
     begun = pair.last_seqno(pair.secondary)
     assert [one.code for one in collect(pair.secondary).findings if one.code.startswith("PACKET")] == ["PACKET_WAITS"]

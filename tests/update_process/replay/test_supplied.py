@@ -290,7 +290,7 @@ def test_a_large_transaction_goes_on_in_several_packets(two: Suppliers) -> None:
     assert len(paths) > 2
     with pytest.raises(PacketGapError, match=r"needs .*, not here yet"):
         take(two.by["b"], *paths[1:])
-    with pytest.raises(PacketGapError, match="ends inside a large transaction, and the packet behind it is not here"):
+    with pytest.raises(PacketGapError, match="ends inside a large transaction, and the next packet is not here"):
         take(two.by["b"], *paths[:-1])
     done = take(two.by["b"], *reversed(paths))
     assert not done.waiting

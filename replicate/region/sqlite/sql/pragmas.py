@@ -104,7 +104,7 @@ _REFUSED: Final = {
     "synchronous": _Refusal("OFF would let a power cut damage the region", "Set NORMAL or FULL"),
     "writable_schema": _Refusal("schema changes made behind SQLite's back cannot be captured", "Use ALTER TABLE"),
     "schema_version": _Refusal("it is what tells us that another client changed the schema", "Leave it alone"),
-    "incremental_vacuum": _Refusal("it renumbers pages behind the commit door", "Leave free pages to be used again"),
+    "incremental_vacuum": _Refusal("it renumbers pages past the commit door", "Leave free pages to be used again"),
 }
 _HARMLESS_VALUES: Final = {
     "journal_mode": frozenset(("wal",)),

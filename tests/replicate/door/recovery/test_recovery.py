@@ -153,7 +153,7 @@ def test_fault_33_a_missing_page_that_no_ring_completes_ends_the_journal_after_a
         file.write(bytes(4096))
     lose_pool(instance)
     if not rebooted:
-        with pytest.raises(JournalDamagedError, match="verifies behind it"), door_of(instance):
+        with pytest.raises(JournalDamagedError, match="verifies after it"), door_of(instance):
             pass
         return
     monkeypatch.setattr("replicate.journal.durable._BOOT", 4711)

@@ -129,7 +129,7 @@ def test_a_seed_that_nobody_fetches_is_said_and_can_be_given_up(pair: Pair) -> N
     write(pair)
     made = make_seed(pair.primary, "west", pair.directory / "f")
     (found,) = [finding for finding in collect(pair.primary).findings if finding.code == "SEED_WAITING"]
-    assert f"behind transaction {made.seqno} is kept" in found.text
+    assert f"after transaction {made.seqno} is kept" in found.text
     assert f"replicate -i {pair.primary.path} seed --forget west" in found.do
     kept = kept_seed(pair.primary, "west")
     kept.parent.mkdir(exist_ok=True)
@@ -306,7 +306,7 @@ def test_every_flip_and_every_cut_is_found_before_anything_is_replaced(pair: Pai
     with pytest.raises(DamagedError, match=rf"was cut: it ends after {len(data) - 1} bytes, of {len(data)}"):
         install_file(pair.secondary, path, restart=True)
     path.write_bytes(data + b"x")
-    with pytest.raises(DamagedError, match="behind the end"):
+    with pytest.raises(DamagedError, match="after the end"):
         install_file(pair.secondary, path, restart=True)
     pair.secondary.reload()
     assert is_seeded(pair.secondary)
