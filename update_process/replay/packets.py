@@ -20,7 +20,14 @@ from typing import Any
 
 from replicate.door.recovery.opening import require_seeded
 from replicate.door.snapshot import door_of
-from replicate.errors import NotFoundError, PacketGapError, ReplicateError, RollbackNeededError
+from replicate.errors import (
+    DivergedError,
+    NotFoundError,
+    PacketGapError,
+    PermissionRefusedError,
+    ReplicateError,
+    RollbackNeededError,
+)
 from replicate.instance.instance import Instance
 from replicate.model.vector import U64_MAX, Position
 from replicate.pool import control as word
@@ -30,8 +37,8 @@ from replicate.transfer.packet.epochs import Epochs, LackingPacket
 from replicate.transfer.packet.excerpt import judge_excerpt
 from replicate.transfer.packet.export import LOCK_TIMEOUT_S, packets_lock
 from replicate.transfer.packet.format import PacketSummary
-from replicate.transfer.packet.offered import Inbox, look, take_words
-from replicate.transfer.packet.order import Order, PacketGap, TooMuch, gap_of, order_of, too_much
+from replicate.transfer.packet.offered import Inbox, Offered, look, take_words
+from replicate.transfer.packet.order import Order, PacketGap, TooMuch, gap_of, lacks_of, order_of, too_much
 from replicate.transfer.packet.store import read_epochs
 from update_process.replay.apply import Told
 from update_process.replay.backlog import Journals
@@ -72,7 +79,7 @@ def import_packets(
         if instance.is_supplier:
             places, gap = apply_between_suppliers(instance, inbox, done, spark, dry_run, told)
         else:
-            inbox = _without_misfits(instance, inbox, done)
+            inbox = _without_another_past(instance, _without_misfits(instance, inbox, done), done)
             order = _apply(instance, inbox, done, spark, dry_run, told)
             places, missing = order.waiting, gap_of(order.seqno, (inbox.packets[at].summary for at in order.waiting))
             gap = None if missing is None else _gap_error(instance, missing, _reached(instance, inbox, order))
@@ -112,6 +119,55 @@ def _without_misfits(instance: Instance, inbox: Inbox, done: Imported) -> Inbox:
     return replace(inbox, packets=tuple(one for one in inbox.packets if one.path not in refused))
 
 
+def _without_another_past(instance: Instance, inbox: Inbox, done: Imported) -> Inbox:
+    """Without those that have what a takeover has cut off here, and, on a primary, what somebody else has written. They
+    may be the only place of it: they are named, and never taken for known ones, nor removed."""
+    if all(one.summary.is_receipt for one in inbox.packets):
+        return inbox
+    require_seeded(instance)
+    with door_of(instance) as door, door.locked():
+        own, histories = door.position(), door.catalogue_now().histories
+    ended = {one.origin.key for one in histories[:-1]}
+    taken = []
+    for one in inbox.packets:
+        more = () if one.summary.is_receipt else lacks_of(own, one.summary)
+        if cut := [origin for origin in more if origin in ended]:
+            done.errors.append(_of_another_past(instance, one, own, cut[0], histories[-1].name))
+        elif more and instance.role == "primary":
+            done.errors.append(_of_another_primary(instance, one, own, more[0]))
+        else:
+            taken.append(one)
+    return replace(inbox, packets=tuple(taken))
+
+
+def _has_more(one: Offered, own: Position, origin: int) -> str:
+    packet = one.summary
+    name = next((known.instance for known in packet.origins if known.key == origin), f"{origin:08x}")
+    return (
+        f"packet {packet.number} of {packet.sender_name} has transactions of {name} up to its number "
+        f"{packet.end.vector.last(origin)}, and here are those up to {own.vector.last(origin)}"
+    )
+
+
+def _of_another_past(instance: Instance, one: Offered, own: Position, origin: int, by: str) -> DivergedError:
+    sender = one.summary.sender_name
+    return DivergedError(
+        f"{_has_more(one, own, origin)}, where {by} took over",
+        where=str(one.path),
+        do=f"Nothing of it was applied. Keep it until {sender} has rolled back to there: then these are in its lost "
+        f"file. If {sender} does not come back, it is the place where they are",
+    )
+
+
+def _of_another_primary(instance: Instance, one: Offered, own: Position, origin: int) -> PermissionRefusedError:
+    sender = one.summary.sender_name
+    return PermissionRefusedError(
+        f"{_has_more(one, own, origin)}; {instance.name} is primary, and takes none",
+        where=str(one.path),
+        do=f"If {sender} is primary now: replicate -i {instance.named} demote, then import it again",
+    )
+
+
 def told_of(summary: PacketSummary) -> str:
     """What a packet is, for people."""
     return f"packet {summary.number} of {summary.sender_name}, {summary.first_seqno} to {summary.last_seqno}"
@@ -130,13 +186,14 @@ def _apply(
     order, by_transactions = order_of(done.seqno, summaries), False
     brings = [at for at, one in enumerate(summaries) if not one.is_receipt]
     done.known = len(set(brings) - {*order.chosen, *order.waiting})
+    if (more := too_much(_position(instance), [summaries[at] for at in brings])) is not None:
+        require_secondary(instance)
+        raise _rollback_first(instance, more)
     if order.chosen or order.waiting:
         require_secondary(instance)
         bring = [summaries[at] for at in (*order.chosen, *order.waiting)]
         if by_transactions := goes_by_transactions(instance, bring):
             refuse_spark(instance, spark)
-        if (more := too_much(_position(instance), bring)) is not None:
-            raise _rollback_first(instance, more)
     if not order.chosen:
         return order
     with unpacking_room(instance) as stage, one_session(spark, told) as get:

@@ -8,7 +8,7 @@ Refuses to know: in which order packets are applied (order.py), and how.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from replicate.instance.consumers import (
     write_hold,
 )
 from replicate.instance.instance import Instance
+from replicate.model.transaction import History
 from replicate.model.vector import Origin, Position
 from replicate.security.sealing import unseal
 from replicate.security.signing import names_of, require_signed
@@ -240,14 +241,23 @@ def _named_by(summary: PacketSummary) -> tuple[OriginName, ...]:
     return (*summary.origins, OriginName(living, summary.sender_name, summary.suppliers.incarnation))
 
 
-def _back(summary: PacketSummary, decision: object) -> str:
-    """How a peer takes back an incarnation that nobody else knows: one that was restored began it."""
+def _back(instance: Instance, histories: Sequence[History], summary: PacketSummary, decision: object) -> str:
+    """How a peer takes back an incarnation that nobody else knows: one that was restored began it, or one that took
+    over. Where nobody here took over from it, it may be this site that has to go back."""
     if isinstance(decision, RollbackFirst) and not decision.common_origin_seqno:
+        sender, me = summary.sender_name, instance.content.uuid
         for one in summary.origins:
             if one.key == decision.origin and one.begins > 1:
+                there = (
+                    f"here: replicate -i {sender} rollback --to {one.begins - 1}, which keeps what is more in a file; "
+                    "then let it send a receipt again"
+                )
+                since = [known.instance for known in histories]
+                if summary.sender in since and me in since[since.index(summary.sender) :]:
+                    return f"T{there}"
                 return (
-                    f"There: replicate -i {summary.sender_name} rollback --to {one.begins - 1}, which keeps what is "
-                    "more in a file; then let it send a receipt again"
+                    f"If {sender} took over: replicate -i {instance.named} demote, and import a packet of it with "
+                    f"transactions, which says how far to go back here. If it did not, t{there}"
                 )
     return ""
 
@@ -260,13 +270,13 @@ def _take_word(instance: Instance, one: Offered, *, is_newest: bool) -> EpochRow
         return row
     restart = Restart(own.last_seqno + 1, own.vector, own.chains)
     with door_of(instance) as door:
-        decision = decide(restart, view_for(door, restart).source)
+        decision, histories = decide(restart, view_for(door, restart).source), door.catalogue_now().histories
     if not isinstance(decision, StartAt | JournalMissing):
         error = decision.error()
         raise type(error)(
             f"packet {one.path.name} says that {name} has transaction {own.last_seqno}: {error.what}",
             where=str(one.path),
-            do=_back(one.summary, decision) or error.do,
+            do=_back(instance, histories, one.summary, decision) or error.do,
         )
     is_lost = isinstance(decision, JournalMissing)
     _keep_for(instance, one, Consumer(name, own.last_seqno, one.summary.sender.hex(), wall_ns, is_lost))

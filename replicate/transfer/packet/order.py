@@ -58,10 +58,16 @@ class TooMuch:
     seqno: int
 
 
+def lacks_of(own: Position, packet: PacketSummary) -> tuple[int, ...]:
+    """The origins of which the packet leads further than what is here. Numbers of two journals say nothing of that
+    where these have parted."""
+    return tuple(one for one in packet.end.vector.origins() if packet.end.vector.last(one) > own.vector.last(one))
+
+
 def too_much(own: Position, packets: Iterable[PacketSummary]) -> TooMuch | None:
     """What must be taken back here before these packets can be applied; None where nothing must."""
     for packet in packets:
-        if packet.end.last_seqno <= own.last_seqno:
+        if packet.end.last_seqno <= own.last_seqno and not lacks_of(own, packet):
             continue
         for origin in own.vector.origins():
             ours, theirs = own.vector.last(origin), packet.end.vector.last(origin)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from replicate.model.vector import Position, SynchronizationVector
 from replicate.transfer.packet.format import PacketSummary
-from replicate.transfer.packet.order import Reached, gap_of, order_of, too_much
+from replicate.transfer.packet.order import Reached, gap_of, lacks_of, order_of, too_much
 from tests.harness.packets import SENDER, summary
 
 OTHER = bytes(16)
@@ -114,4 +114,9 @@ def test_a_site_that_was_overtaken_takes_back_what_is_more() -> None:
     assert (found.origin, found.ours, found.theirs, found.seqno) == (1, 24, 21, 22)
     assert too_much(at(22, old=21), [further]) is None
     assert too_much(at(24, old=21, new=1), [further]) is None
-    assert too_much(at(29, old=28), [further]) is None  # it leads no further
+    found = too_much(at(29, old=28), [further])  # our number is higher, and what it brings is not here
+    assert found is not None
+    assert (found.ours, found.theirs, found.seqno) == (28, 21, 22)
+    assert too_much(at(29, old=21, new=6), [further]) is None
+    assert lacks_of(at(29, old=28), further) == (2,)
+    assert lacks_of(at(29, old=21, new=5), further) == ()
