@@ -22,7 +22,7 @@ from replicate.daemon.files import DaemonFiles
 from replicate.door.recovery.opening import close_door, require_seeded
 from replicate.door.recovery.recovery import LOCK_TIMEOUT_S
 from replicate.door.secondary import ApplySession, open_apply_session
-from replicate.errors import AlreadyRunningError, NotFoundError, PermissionRefusedError, UsageError
+from replicate.errors import AlreadyRunningError, FrozenError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.filters.content import read_content
 from replicate.instance.archive_mark import archived_seqno, note_archived
 from replicate.instance.file import read_file, told_rows
@@ -68,6 +68,8 @@ def replay(
     error: nothing is done.
     """
     require_secondary(instance)
+    if not dry_run:
+        refuse_frozen(instance)
     require_here(names)
     require_seeded(instance)
     require_own_words(instance, names)
@@ -129,6 +131,16 @@ def require_secondary(instance: Instance) -> None:
             f"instance {instance.name} is {instance.told_role}: a backlog is replayed into a secondary only",
             where=str(instance.path),
             do="Name the secondary with -i, and this instance with --journal",
+        )
+
+
+def refuse_frozen(instance: Instance) -> None:
+    """FrozenError: what is applied waits until it is thawed, and a command would say nothing until then."""
+    if instance.content.frozen is not None:
+        raise FrozenError(
+            f"{instance.name} is {instance.content.frozen}: nothing is applied",
+            where=str(instance.path),
+            do=f"Thaw it first: replicate -i {instance.named} instance freeze off",
         )
 
 

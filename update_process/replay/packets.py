@@ -45,6 +45,7 @@ from update_process.replay.backlog import Journals
 from update_process.replay.command import (
     SparkSessions,
     one_session,
+    refuse_frozen,
     replay_locked,
     require_secondary,
 )
@@ -196,6 +197,8 @@ def _apply(
             refuse_spark(instance, spark)
     if not order.chosen:
         return order
+    if not dry_run:
+        refuse_frozen(instance)
     with unpacking_room(instance) as stage, one_session(spark, told) as get:
         order = order_of(_last_seqno(instance), summaries)
         if not order.chosen:  # until it stood aside, the line has brought all of it

@@ -49,7 +49,7 @@ from replicate.wire.introduction import refusal
 from replicate.wire.message import RefuseCode
 from update_process.packet_feed import PacketFeed
 from update_process.replay.apply import Told
-from update_process.replay.command import SparkSessions, apply_session
+from update_process.replay.command import SparkSessions, apply_session, refuse_frozen
 from update_process.replay.unpacking import Imported, unpack, unpacking_room
 from update_process.replay.working import work_off
 from update_process.supplied import SupplierApplier
@@ -79,6 +79,8 @@ def apply_between_suppliers(
     brings = {at for at, one in enumerate(summaries) if not one.is_receipt}
     done.known = len(brings - {*order.chosen, *order.waiting})
     if order.chosen:
+        if not dry_run:
+            refuse_frozen(instance)
         with unpacking_room(instance) as stage:
             done.seqno, here = _position(instance)  # until it stood aside, a line may have brought some of it
             order = vector_order(here, summaries)

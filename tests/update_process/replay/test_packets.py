@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from replicate.admin.freezing import freeze
 from replicate.audit.verify import verify_journal
 from replicate.daemon.files import DaemonFiles
 from replicate.errors import (
     AlreadyRunningError,
     DamagedError,
     DiskFullError,
+    FrozenError,
     NotFoundError,
     PacketGapError,
     PermissionRefusedError,
@@ -222,6 +224,19 @@ def test_a_dry_run_changes_nothing(pair: Pair) -> None:
     assert pair.last_seqno(pair.secondary) == stands
     assert all(path.exists() for path in paths)
     assert read_epochs(pair.secondary.consumers_directory).replicas == {}
+
+
+def test_a_frozen_one_says_so_at_once(pair: Pair) -> None:
+    """It waited without a word for somebody to thaw it, and the daemons had stood aside."""
+    paths = several(pair, 1)
+    stands = freeze(pair.secondary, on=True)
+    with pytest.raises(FrozenError, match="west is frozen by"):
+        take(pair.secondary, *paths)
+    assert take(pair.secondary, *paths, dry_run=True).replayed is not None
+    assert pair.last_seqno(pair.secondary) == stands
+    freeze(pair.secondary, on=False)
+    take(pair.secondary, *paths)
+    assert_equal(pair)
 
 
 def test_live_lines_and_packets_mix(pair: Pair) -> None:
