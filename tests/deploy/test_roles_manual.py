@@ -82,7 +82,10 @@ def test_a_third_site_goes_on_from_the_new_primary(tmp_path: Path) -> None:
     seen = until(status, "source secondary: connected")
     back = until("replicate -i third status", "source primary: connected")
     lines = [
-        *begun(), *third, *way_back, *ready, change, WRITE.format("secondary"), seen, *level("secondary", "third"),
+        *begun(), *third, *way_back, *ready,
+        until("replicate -i secondary source status --peer third", "mode *passive"),
+        until("replicate -i third status", "source primary: connected"),
+        change, WRITE.format("secondary"), seen, *level("secondary", "third"),
         until("replicate -i secondary switchover --to primary --dry-run", "could be primary"),
         "replicate -i secondary switchover --to primary", back,
         until("replicate -i primary switchover --to secondary --dry-run", "could be primary"),

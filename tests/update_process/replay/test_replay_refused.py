@@ -111,7 +111,7 @@ CASES: dict[str, Case] = {
         lambda s: s.stack.enter_context(seed_lock(s.secondary)), 75, "BUSY: another seed, replay, rebuild or change"
     ),
     "a primary": Case(lambda s: setattr(s, "instance", s.backlog.pair.primary.path), 77, "PERMISSION: instance east"),
-    "a frozen one": Case(lambda s: freeze(s.secondary, on=True), 75, "FROZEN: site is frozen by"),
+    "a frozen one": Case(lambda s: freeze(s.secondary, on=True), 75, "FROZEN: site"),
     "not seeded": Case(empty, 69, "NOT_FOUND: this secondary has not been seeded"),
     "no directory": Case(lambda s: s.names.append(s.directory / "none"), 69, "NOT_FOUND: there is no such directory"),
     "a file": Case(lambda s: s.names.append(s.manifest(0)), 69, "NOT_FOUND: there is no such directory"),
