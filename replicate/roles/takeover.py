@@ -307,7 +307,7 @@ def next_steps(instance: Instance, promoted: Promoted) -> list[str]:
         lines = [f"next, for each secondary: replicate -i {instance.named} peer add NAME HOST:PORT"]
     if promoted.source and promoted.source != instance.name:
         lines.append(
-            f"when {promoted.source} returns, there: replicate -i {promoted.source} demote; if it has transactions "
-            f"above {promoted.seqno}: replicate -i {promoted.source} rollback --to {promoted.seqno}"
+            f"when {promoted.source} returns, there: replicate -i {promoted.source} demote; if it has transactions of "
+            f"its own above {promoted.seqno}: replicate -i {promoted.source} rollback --to {promoted.seqno}"
         )
     return lines
