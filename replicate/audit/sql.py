@@ -4,7 +4,8 @@ Each statement is the one that the Update Process runs, with the values written 
 it. The check after it fails where it hit no row.
 
 Guarantees: a script is one transaction of one region, and leaves no foreign key broken that was not. Values are exact:
-64-bit integers, reals to the last bit, texts with any character, BLOBs. What SQL cannot take back is refused by name
+64-bit integers, reals to the last bit, texts with any character, BLOBs; no text brings a control
+character into the script. What SQL cannot take back is refused by name
 before the first line: a schema change, and rows of a table whose definition has changed since.
 Leaves to others: the counters of AUTOINCREMENT (a number that was given is not given again) and an application's own
 triggers, which run as with any statement.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -50,6 +52,8 @@ _AFTER: Final = (
 )
 _ROWID_NAMES: Final = ("_rowid_", "rowid", "oid")
 """No definition tells of generated columns, which may bear such a name: the first one nobody gives."""
+_CONTROL: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f]")
+"""What a terminal obeys, an editor changes, or Python reads as another end of a line."""
 _PASSED: Final = ("comment", "region", "sequence", "null", "history", "seen", "resolved")
 
 
@@ -168,7 +172,7 @@ def literal(value: Any) -> str:
     if isinstance(value, msgpack.ExtType):
         return f"CAST(X'{value.data.hex()}' AS TEXT)"
     if isinstance(value, str):
-        if "\0" in value:
+        if _CONTROL.search(value):
             return f"CAST(X'{value.encode().hex()}' AS TEXT)"
         return "'" + value.replace("'", "''") + "'"
     return f"X'{bytes(value).hex()}'"

@@ -293,6 +293,22 @@ def test_a_literal_is_the_value_to_the_last_bit(value: Any) -> None:
     connection.close()
 
 
+def test_a_script_is_read_from_a_file_as_it_was_written(primary: Instance, tmp_path: Path) -> None:
+    """Python reads other ends of lines as its own, and a terminal obeys what it is shown."""
+    texts = ("a\r\nb", "\r", "\x1b[31mred", "\x9b", "tab\tand\nline", "é")
+    with closing(replicate.connect(str(primary.path))) as connection:
+        with connection:
+            connection.executemany("INSERT INTO plain (name) VALUES (?)", [(text,) for text in texts])
+        with connection:
+            connection.execute("DELETE FROM plain")
+        file = tmp_path / "undo.sql"
+        made = script(primary, Query(connection.last_seqno), is_undo=True)
+        file.write_text(made, encoding="utf-8", newline="")
+        connection.executescript(file.read_text(encoding="utf-8"))
+        assert connection.execute("SELECT name FROM plain ORDER BY id").fetchall() == [(text,) for text in texts]
+    assert all(letter.isprintable() or letter in "\n\t" for letter in made)
+
+
 def test_text_that_is_not_utf_8() -> None:
     connection = apsw.Connection(":memory:")
     made = literal(msgpack.ExtType(1, b"\xff\x00'"))
