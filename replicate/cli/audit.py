@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -365,6 +366,8 @@ def _print(lines: Iterable[str], out: Path | None, *, at_once: bool = False) -> 
     try:
         fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "w", encoding="utf-8", newline="") as file:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                os.fchmod(fd, 0o600)  # one that was there may be read by others
             file.writelines(f"{line}\n" for line in lines)
     except OSError as error:
         raise io_error(error, "the file cannot be written", str(out)) from error

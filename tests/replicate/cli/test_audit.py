@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 import sys
 from contextlib import closing
@@ -154,6 +155,23 @@ def test_undo_and_redo(primary: Instance, tmp_path: Path) -> None:
     with closing(replicate.connect(str(primary.path))) as connection:
         connection.executescript(out.read_text())
         assert connection.execute("SELECT * FROM t").fetchall() == [(10, "b")]
+
+
+def test_a_file_is_read_by_nobody_else_though_it_was_there(primary: Instance, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_text("before")
+    out.chmod(0o644)
+    for words in (["show"], ["undo", "--from", "3"], ["show", "--format", "parquet"]):
+        audit(*words, "--out", str(out))
+        assert out.stat().st_mode & 0o777 == 0o600
+        out.chmod(0o644)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o644)
+    reads = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    audit("show", "--from", "4", "--to", "4", "--out", str(pipe))
+    assert b"UPDATE" in os.read(reads, 10_000)
+    os.close(reads)
+    assert pipe.stat().st_mode & 0o777 == 0o644, "what is no file is left as it is"
 
 
 RED = "\x1b[31mred\x1b[0m"
