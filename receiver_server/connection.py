@@ -483,7 +483,7 @@ class ReceiverConnection:
         differ and the stream is to stop then. In a thread."""
         if self.source.settings.on_divergence == "stop":
             for one in look_at_patrolled(self.source.instance.path).different:
-                raise diverged(str(one))
+                raise diverged(one.brief)
         peer, directory = self.link.peer, self.source.instance.run_directory
         assert peer is not None
         known = read_content(directory)

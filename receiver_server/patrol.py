@@ -113,7 +113,7 @@ class Verifying:
 
     async def run(self, applied_seqno: Callable[[], int], differs: Callable[[str], object]) -> None:
         """Until cancelled. `applied_seqno`: what the regions hold for certain; `differs` is called for each range that
-        differs, with its name."""
+        differs, with what may be told of it: no key."""
         try:
             while True:
                 await self._came.wait()
@@ -125,7 +125,7 @@ class Verifying:
                         continue
                     await self._take(self._checks.popleft(), verdict)
                     if verdict.outcome is Outcome.DIFFERENT:
-                        differs(str(self._found.now.different[-1]))
+                        differs(self._found.now.different[-1].brief)
         finally:
             if self._is_news:
                 self._found.look()  # a seed may have ended what was found, and then this connection
@@ -166,6 +166,6 @@ class Verifying:
     def _say(self, one: Different, why: str) -> None:
         self._log.error(
             "rows differ from the source's",
-            table=one.name, keys=one.keys, seqno=one.seqno, rows=one.rows, digest=one.digest,
-            source_rows=one.source_rows, source_digest=one.source_digest, **({"error": why} if why else {}),
+            table=one.name, keys=one.keys, seqno=one.seqno, row_count=one.rows, digest=one.digest,
+            source_row_count=one.source_rows, source_digest=one.source_digest, **({"error": why} if why else {}),
         )  # fmt: skip

@@ -52,7 +52,12 @@ class IndexDamage:
         return f"index {self.index} of {table}" if self.index else table
 
     def __str__(self) -> str:
-        return f"{self.name} {self.what}{' ' * bool(self.key)}{self.key}"
+        return f"{self.brief}{' ' * bool(self.key)}{self.key}"
+
+    @property
+    def brief(self) -> str:
+        """Without the key, which is of a row's values."""
+        return f"{self.name} {self.what}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,12 @@ class Different:
     source_digest: str
 
     def __str__(self) -> str:
-        return f"{self.name} differs at transaction {self.seqno}: {self.keys}"
+        return f"{self.brief}: {self.keys}"
+
+    @property
+    def brief(self) -> str:
+        """Without keys, which are values of rows."""
+        return f"{self.name} differs at transaction {self.seqno}"
 
     @property
     def name(self) -> str:

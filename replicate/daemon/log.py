@@ -24,7 +24,9 @@ from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 LEVELS: Final[Mapping[str, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
-ROW_FIELDS: Final = frozenset({"row", "rows", "values", "before", "after", "before_image", "after_image", "found"})
+ROW_FIELDS: Final = frozenset(
+    {"row", "rows", "key", "keys", "values", "before", "after", "before_image", "after_image", "found"}
+)
 """Fields that carry what users stored; see `log.row_values`."""
 
 

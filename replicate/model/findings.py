@@ -144,12 +144,14 @@ CODES: Final = {kind.code: kind for kind in _KINDS}
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something to know or to mend. `text` says what and where, `do` which command (or act) mends it; `subject` is the
-    region, peer or daemon that it is about, if it is one."""
+    region, peer or daemon that it is about, if it is one. `brief`: the text without values of rows, where it has some:
+    what those are told who may not read rows."""
 
     code: str
     text: str
     do: str
     subject: str = ""
+    brief: str = ""
     severity: Severity = field(init=False)
 
     def __post_init__(self) -> None:

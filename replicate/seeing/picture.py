@@ -68,13 +68,14 @@ class ShownLane:
 
 @dataclass(frozen=True, slots=True)
 class ShownFinding:
-    """A finding, and the commands in what it says to do, each as it can be pasted."""
+    """A finding, and the commands in what it says to do, each as it can be pasted. `brief`: see Finding."""
 
     code: str
     severity: Severity
     text: str
     do: str
     commands: tuple[str, ...]
+    brief: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,8 @@ def picture_of(
     """The picture at `now_us`, with curves of the last `past_s` seconds in so many columns."""
     from_us = now_us - round(past_s * US)
     shown = tuple(
-        ShownFinding(one.code, one.severity, one.text, one.do, commands_in(one.do)) for one in status.findings
+        ShownFinding(one.code, one.severity, one.text, one.do, commands_in(one.do), one.brief)
+        for one in status.findings
     )
     return InstancePicture(
         name=status.name,

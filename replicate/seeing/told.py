@@ -47,6 +47,8 @@ def told(pictures: Iterable[InstancePicture], *, now_us: int, past_s: int) -> by
 
 def _instance(picture: InstancePicture, now_us: int) -> dict[str, Any]:
     made = {**asdict(picture), "curves": [_curve(one) for one in picture.curves], "is_wrong": picture.is_wrong}
+    for finding in made["findings"]:  # those who look at a page may not read rows
+        finding["text"] = finding.pop("brief") or finding["text"]
     del made["seen_us"]
     made["age_us"] = picture.age_us(now_us)
     return made

@@ -31,13 +31,18 @@ def index_findings(found: IndexesFound, now_wall_ns: int, *, role: str) -> Itera
     """One for each index, or table, of which something is wrong, and for each foreign key of a table."""
     for one in found.damaged:
         age = ago(max(0.0, (now_wall_ns - one.wall_ns) / 1e9))
-        yield Finding("INDEX_DAMAGED", f"{one}; found {age} ago", _do(one, role), f"{one.region}.{one.table}")
+        subject = f"{one.region}.{one.table}"
+        yield Finding(
+            "INDEX_DAMAGED", f"{one}; found {age} ago", _do(one, role), subject, f"{one.brief}; found {age} ago"
+        )
     for row in found.orphans:
         age = ago(max(0.0, (now_wall_ns - row.wall_ns) / 1e9))
         table = f"{row.region}.{row.table}"
         more = f" (and {row.count - 1} more, at least)" if row.count > 1 else ""
         text = f"row {row.key} of {table}{more} names a row of {row.parent} that is not there; found {age} ago"
-        yield Finding("ORPHAN_ROWS", text, "replicate -i INSTANCE conflict list --orphans shows all of them", table)
+        brief = f"rows of {table} ({row.count}, at least) name a row of {row.parent} that is not there; found {age} ago"
+        do = "replicate -i INSTANCE conflict list --orphans shows all of them"
+        yield Finding("ORPHAN_ROWS", text, do, table, brief)
 
 
 def _do(one: IndexDamage, role: str) -> str:

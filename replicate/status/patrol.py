@@ -32,10 +32,11 @@ def patrol_findings(found: Patrolled, now_wall_ns: int, *, source: str, here: Co
     for one in found.different:
         age = ago(max(0.0, (now_wall_ns - one.wall_ns) / 1e9))
         text = (
-            f"{one}; {_side(one.rows, one.digest)} here, {_side(one.source_rows, one.source_digest)} in "
+            f"; {_side(one.rows, one.digest)} here, {_side(one.source_rows, one.source_digest)} in "
             f"{found.source}; found {age} ago"
         )
-        yield Finding("DIVERGED_ROWS", text, _do(one, source or found.source, here), one.name)
+        do = _do(one, source or found.source, here)
+        yield Finding("DIVERGED_ROWS", f"{one}{text}", do, one.name, f"{one.brief}{text}")
 
 
 def _side(rows: int, digest: str) -> str:

@@ -114,7 +114,9 @@ async def test_what_differs_is_said_and_kept_until_it_is_settled(pair: Pair) -> 
     checks = [replace(check, rows=check.rows + 1) if check.table == "account" else check for check in checks_of(pair)]
     found, said = await verified(pair, checks)
     (one,) = found.now.different
-    assert said == [str(one)]
+    assert said == [one.brief]  # a source is told of it, and no key of a row
+    assert one.keys in str(one)
+    assert one.keys not in one.brief
     assert (one.table, one.rows, one.source_rows) == ("account", 5, 6)
     assert look_at_patrolled(pair.secondary.path).different == (one,)
     settle_patrolled(pair.secondary.path)

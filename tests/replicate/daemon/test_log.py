@@ -49,8 +49,9 @@ def test_values_of_rows_are_left_out_unless_wanted(tmp_path: Path) -> None:
     file = LogFile(path)
     make_logger(daemon="d", instance="i", file=file).error("conflict", table="t", before=["secret"], after=["secret"])
     make_logger(daemon="d", instance="i", file=file, row_values=True).error("conflict", before=["secret"])
-    first, second = lines(path)
-    assert "secret" not in json.dumps(first)
+    make_logger(daemon="d", instance="i", file=file).error("rows differ", keys="up to secret", key="secret")
+    first, second, third = lines(path)
+    assert "secret" not in json.dumps([first, third])
     assert first["table"] == "t"
     assert second["before"] == ["secret"]
 

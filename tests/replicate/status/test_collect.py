@@ -682,7 +682,7 @@ def test_json_has_what_the_text_has_and_the_exit_code_tells(
     words[word.FATAL] = 5
     assert run(["-i", str(instance.path), "status", "--json"]) == 1
     (fatal, *_) = json.loads(capsys.readouterr().out)["findings"]
-    assert set(fatal) == {"code", "severity", "text", "do", "subject"}
+    assert set(fatal) == {"code", "severity", "text", "do", "subject", "brief"}
     assert (fatal["code"], fatal["severity"]) == ("JOURNAL_FATAL", "error")
     assert run(["-i", str(instance.path), "status"]) == 1
     text = " ".join(capsys.readouterr().out.split())

@@ -60,3 +60,4 @@ def test_rows_whose_parent_is_gone_are_one_finding_for_each_foreign_key() -> Non
     assert single.text == "row 7 of main.child names a row of parent that is not there; found 2 h ago"
     assert single.do == "replicate -i INSTANCE conflict list --orphans shows all of them"
     assert many.text.startswith("row 7 of main.child (and 11 more, at least) names a row of other")
+    assert many.brief == "rows of main.child (12, at least) name a row of other that is not there; found 2 h ago"
