@@ -1,7 +1,8 @@
 """Keeps the process of the comment hook running beside the Update Process, while the instance is a secondary.
 
 Guarantees: applying never waits for it. Where it ends, that is logged, and it is started again: after a second, then
-ever later, after a minute at most. What it prints is in the log `comment-hook.log`.
+ever later, after a minute at most. What it prints is in the log `comment-hook.log`. What is applied before it has come
+up for the first time is told, too.
 Leaves to others: what is told to whom (comment_hook.py).
 """
 
@@ -16,9 +17,23 @@ from typing import Any, Final
 
 import trio
 
+from replicate.errors import ReplicateError
+from replicate.instance.instance import Instance
+
 LOG: Final = "comment-hook.log"
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
+
+
+def begin_telling(instance: Instance, log: Any) -> None:
+    """Where nobody was told anything yet, note that all that is applied from now on is to be told: whenever the process
+    comes up, and its function can be loaded."""
+    from update_process.comment_hook import CommentHook  # and what reads journals, which nothing else here needs
+
+    try:
+        CommentHook(instance, lambda *_: None).close()
+    except (ReplicateError, OSError) as error:
+        log.warning("where the comment hook begins is not noted", error=str(error))
 
 
 async def keep_hook(instance: Path, log: Any) -> None:

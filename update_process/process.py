@@ -49,7 +49,7 @@ from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceiveP
 from replicate.roles.restored import turn_back
 from update_process.applier import Applier, Done, Waiting
 from update_process.figures import known_of_source, measured, why_not_ready
-from update_process.hook_keeper import keep_hook
+from update_process.hook_keeper import begin_telling, keep_hook
 from update_process.supplied import SupplierApplier
 
 STANDING_BY: Final = "standing by: this instance is primary"
@@ -95,6 +95,7 @@ async def serve(context: DaemonContext) -> None:
             else:
                 hook = trio.CancelScope()
                 if context.config.update.comment_hook:
+                    await trio.to_thread.run_sync(begin_telling, instance, context.log)
                     nursery.start_soon(_keep_hook, context, hook)
                 try:
                     await _apply(context, instance, orders)

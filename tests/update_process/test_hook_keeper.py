@@ -75,3 +75,30 @@ async def test_comments_are_told_and_a_hook_that_dies_stops_nothing(
     assert told.count("after") == 1
     await wait_until_async(lambda: not any(lives(pid) for _, pid in lines(tmp_path / "told")))
     assert json.loads(state.read_text())["last_told_seqno"] >= pair.last_seqno() - 1
+
+
+@pytest.mark.trio
+async def test_what_is_applied_before_the_function_can_be_loaded_is_told(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook_keeper, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    settings = pair.secondary.path / "replicate.toml"
+    settings.write_text(settings.read_text() + '\n[update]\ncomment_hook = "late_markers:mark"\n')
+    pair.secondary.reload()
+    context = DaemonContext("update", pair.secondary.path, config=load(settings))
+    with trio.fail_after(200):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, context)
+            await wait_until_async(lambda: context.state == "serving")
+            connection = pair.connect()
+            connection.log_comment("early")
+            connection.close()
+            with pair.receive_pool() as pool:
+                pair.deliver(pool)
+                await wait_until_async(lambda: pool.applied_seqno == pair.last_seqno())
+                assert not lines(tmp_path / "told")
+                (tmp_path / "late_markers.py").write_text(HOOK)
+                await wait_until_async(lambda: bool(lines(tmp_path / "told")))
+                context.stop_requested.set()
+    assert [text for text, _ in lines(tmp_path / "told")] == ["early"]
