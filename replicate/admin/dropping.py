@@ -52,8 +52,13 @@ def drop_rows(
                 if told is not None:
                     told(dropped)
                 hit("partition.dropped")
-            KIND.sync(entry.path)  # or they would be there again when power goes
+            _sync(entry)
     return dropped
+
+
+def _sync(entry: RegionEntry) -> None:
+    """Or the rows would be there again when power goes."""
+    KIND.sync(entry.path)
 
 
 def _drop_some(secondary: Instance, entry: RegionEntry, gone: frozenset[int]) -> int:

@@ -45,6 +45,8 @@ class PartsOracle(Oracle):
         """Those of them that are of a partition which comes."""
         self.is_asked = self.is_put_in = self.is_held = False
         """Of what is loaded: its stream is asked for; its rows may be there; they are held."""
+        self.dropped: set[int] = set()
+        """Numbers of tables whose rows go from the secondary, in whatever order."""
         self._climate = climate
         self._table_of = table_of
         self._whole: dict[int, list[int]] = {}
@@ -186,7 +188,7 @@ class PartsOracle(Oracle):
                     "I2 prefix", f"with what was loaded {wanted} should stand there, not {there} ({told})"
                 )
         given_up = {self._table_of[row] for row in rows if not self.stays(row)}
-        for table in given_up:
+        for table in given_up - self.dropped:
             there, wanted = (
                 [row for row in some if self._table_of[row] == table and self.holds(row) and not self.stays(row)]
                 for some in (rows, lane.truth)

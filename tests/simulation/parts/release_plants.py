@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 import replicate.instance.file
-from replicate.admin import partition_release, subscriptions
+from replicate.admin import dropping, partition_release, subscriptions
 from tests.simulation.parts import releasing
 from tests.simulation.replaced import Change
 
@@ -57,6 +57,21 @@ def _copied_before_it_is_removed() -> list[Change]:
     return [(releasing.Moment, "open", begun)]
 
 
+def _dropped_rows_come_back() -> list[Change]:
+    """What was deleted is not on the disk when the command returns."""
+    return [(dropping, "_sync", lambda _entry: None)]
+
+
+def _others_are_dropped() -> list[Change]:
+    """Rows of what stays are deleted, too."""
+
+    def drop_some(secondary: Any, entry: Any, gone: frozenset[int]) -> int:
+        return kept(secondary, entry, gone | {min(secondary.content.held)})
+
+    kept = dropping._drop_some
+    return [(dropping, "_drop_some", drop_some)]
+
+
 PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "release: it is still being applied": _not_aside,
     "release: regions are at different transactions": _released_unfinished,
@@ -64,14 +79,18 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "release: what was removed is applied again": _applied_after_it_was_removed,
     "release: one that was killed is refused": _frozen_is_not_released,
     "release: it is copied before it is removed": _copied_before_it_is_removed,
+    "release: rows that were dropped come back": _dropped_rows_come_back,
+    "release: rows of what stays are dropped": _others_are_dropped,
 }
 
 FOUND: Final[dict[str, tuple[str, int]]] = {
     "release: it is still being applied": ("releasing-safety", 2),
-    "release: regions are at different transactions": ("releasing-safety", 3),
-    "release: what is removed is not on the disk by then": ("releasing-safety", 3),
-    "release: what was removed is applied again": ("releasing-liveness", 2),
-    "release: one that was killed is refused": ("releasing-liveness", 12),
-    "release: it is copied before it is removed": ("releasing-safety", 3),
+    "release: regions are at different transactions": ("releasing-liveness", 6),
+    "release: what is removed is not on the disk by then": ("releasing-safety", 4),
+    "release: what was removed is applied again": ("releasing-safety", 4),
+    "release: one that was killed is refused": ("releasing-liveness", 3),
+    "release: it is copied before it is removed": ("releasing-liveness", 6),
+    "release: rows that were dropped come back": ("releasing-liveness", 4),
+    "release: rows of what stays are dropped": ("releasing-safety", 2),
 }
 """The first world that finds each."""

@@ -10,9 +10,10 @@ is planted (release_plants.py).
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from replicate.instance.file import decode, encode
 from replicate.limits import PARTITION_NONE
@@ -22,10 +23,10 @@ from tests.simulation import template
 from tests.simulation.base import Main
 from tests.simulation.climate import Climate
 from tests.simulation.faults import Fuse
-from tests.simulation.host import Host
+from tests.simulation.host import Host, SimulatedInstance
 from tests.simulation.parts.climate import PARTITIONS, PartsClimate, draw_chosen
 from tests.simulation.parts.release_oracle import ReleaseOracle
-from tests.simulation.parts.releasing import changes, releaser
+from tests.simulation.parts.releasing import changes, releaser, tables_of
 from tests.simulation.parts.world import PartsWorld
 from tests.simulation.regions import ModelApplied, ModelKind
 from tests.simulation.replaced import replaced
@@ -55,6 +56,10 @@ class ReleaseClimate(PartsClimate):
         self.awaits_death = self.regions > 1 and dice.random() < 0.6
         """The operator comes when the Update Process has died between two regions' commits."""
         self.move_share = dice.choice([0.0, 0.0, 0.1])
+        self.drops = not self.move_share and dice.random() < 0.5
+        """The rows here are deleted then."""
+        self.dies_at = dice.choice(["", "", "partition.released", "partition.dropped"])
+        """Where the command does, or its host."""
         self.chosen = draw_chosen(dice, len(self.placed))[:2] if dice.random() < 0.2 else ()  # a hello holds no more
 
     @property
@@ -68,6 +73,13 @@ class _Applied(ModelApplied):
         if self.region.number:
             hit(BETWEEN)
         super().commit()
+
+    def drop_some(self, keeps: Callable[[int], bool], rows_max: int) -> int:
+        tables = [one.table for one in tables_of(self.region) if keeps(one.partition)]
+        oracle = SimulatedInstance.world.oracle
+        gone = [row for table in tables for row in oracle.rows_of(self.region, table)][:rows_max]
+        self.connection.open().deleted += gone
+        return len(gone)
 
 
 class _Kind(ModelKind):
@@ -95,11 +107,19 @@ class ReleaseWorld(PartsWorld):
         """As there; and the partitions have names."""
         super().begin()
         file = decode(bytes(self.secondary.disk.names["/oslo/instance.json"].seen), "oslo")
+        assert self.faults is not None
+        fuses = self.faults._fuses
         if self.climate.awaits_death:
-            assert self.faults is not None
             fuse = Fuse(BETWEEN, "oslo", 1 + self.dice.randrange(3), False)
-            self.kernel.at(self.climate.gives_up_s, lambda: self.faults._fuses.append(fuse))  # type: ignore[union-attr]
+            self.kernel.at(self.climate.gives_up_s, lambda: fuses.append(fuse))
+        if self.climate.dies_at:
+            fuses.append(Fuse(self.climate.dies_at, "oslo", 1, self.dice.random() < 0.4))
         template.rewrite_file(self.secondary.disk, "oslo", encode(replace(file, partitions=NAMES)))
+
+    @property
+    def sizes(self) -> Mapping[str, Mapping[str, Any]]:
+        """Rows are deleted in several steps."""
+        return {"replicate.admin.dropping": {"ROWS_MAX": 2}}
 
     def make_kind(self) -> ModelKind:
         """Who applies may die between two regions' commits."""
@@ -118,7 +138,8 @@ class ReleaseWorld(PartsWorld):
 
     def is_level(self) -> bool:
         """As there, with what was released."""
-        return super().is_level() and self.oracle.has_released
+        is_dropped = self.oracle.has_dropped or not self.climate.drops
+        return super().is_level() and self.oracle.has_released and is_dropped
 
     def told_places(self) -> str:
         """As there; and whether something is to be released."""
@@ -128,4 +149,5 @@ class ReleaseWorld(PartsWorld):
         """As there; and what was released."""
         super().count_figures()
         self.figures["worlds that released"] += self.oracle.has_released
+        self.figures["worlds that dropped rows"] += self.oracle.has_dropped
         self.figures["rows released"] += sum(map(len, self.oracle.frozen.values())) if self.oracle.has_released else 0

@@ -1,5 +1,5 @@
 """Who removes partitions from the secondary of a world and gives them to its site, as `subscription remove … --release`
-does.
+does, and perhaps deletes their rows, as `--drop-rows` does.
 
 Real: the command's checks and its order, its lock, the subscription, and that the door finishes the regions before.
 A model: which tables there are; the copy, which is of the regions as they are at its moment and comes at once, in one
@@ -16,7 +16,8 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from replicate.admin import partition_release
+from replicate.admin import dropping, partition_release
+from replicate.admin.dropping import drop_rows
 from replicate.admin.partition_release import release_partitions
 from replicate.admin.subscriptions import set_
 from replicate.errors import BusyError, NotFoundError
@@ -119,6 +120,7 @@ def changes() -> list[Change]:
         (partition_release, "tables_by_partition", tables_by_partition),
         (partition_release, "update_aside", update_aside),
         (partition_release, "_copy", copy),
+        (dropping, "update_aside", update_aside),
     ]
 
 
@@ -134,7 +136,20 @@ async def releaser(world: Any) -> None:
         except BusyError:
             await world.kernel.sleep(LOOK_S)
         instance.reload()
+    while world.climate.drops and not world.oracle.has_dropped:
+        try:
+            _drop(world, instance)
+        except BusyError:
+            await world.kernel.sleep(LOOK_S)
     await world.kernel.suspend()
+
+
+def _drop(world: Any, instance: SimulatedInstance) -> None:
+    oracle = world.oracle
+    oracle.dropped |= {int(table[1:]) for table in oracle.frozen}
+    left = list(map(str, world.climate.left))
+    drop_rows(instance, world.climate.gone, lambda: set_(instance, left))
+    oracle.has_dropped = True
 
 
 def _is_applied(world: Any) -> bool:
@@ -148,6 +163,8 @@ def _is_done(world: Any, instance: SimulatedInstance) -> bool:
         oracle.frozen.clear()  # what was about to be has not come to the disk
         return False
     oracle.is_frozen = True
+    if oracle.dropped:
+        return True
     found = world.kernel.process.host.disk.names.get(os.fspath(PLACE))
     if found is None:
         return bool(oracle.has_released)

@@ -42,6 +42,7 @@ def test_without_a_bug_these_worlds_are_well_and_not_idle() -> None:
         "rows released",
         "worlds with a part",
         "releases begun again",
+        "worlds that dropped rows",
         "died: sqlite.between_files",
     ):
         assert swept.figures[figure], figure
