@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -102,21 +103,33 @@ def test_without_a_line_there_is_no_such_moment(two: Suppliers) -> None:
 
 def test_a_lock_that_is_not_free_for_a_while_is_waited_for(two: Suppliers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow disk may hold a commit for longer than a stretch is."""
-    monkeypatch.setattr(module, "STRETCH_S", 0.05)
-    has_it, is_over = threading.Event(), threading.Event()
+    has_begun, has_it = threading.Event(), threading.Event()
+    level_before = module._level_before
+
+    def begin(*words: Any) -> Any:
+        has_begun.set()
+        assert has_it.wait(60)
+        return level_before(*words)
 
     def hold() -> None:
-        with door_of(two.by["b"]) as door, door.locked():
-            has_it.set()
-            is_over.wait(60)
+        with door_of(two.by["b"]) as door:
+            assert has_begun.wait(60)
+            with door.locked():
+                has_it.set()
+                threading.Event().wait(0.5)
 
+    monkeypatch.setattr(module, "STRETCH_S", 0.05)
+    monkeypatch.setattr(module, "_level_before", begin)
     thread = threading.Thread(target=hold)
     thread.start()
-    assert has_it.wait(60)
-    with pytest.raises(BusyError, match="commit lock was held"):
-        compare(two.by["a"], two.by["b"], timeout_s=0.3)
-    timer = threading.Timer(0.5, is_over.set)
-    timer.start()
     assert compare(two.by["a"], two.by["b"], timeout_s=60).equal
-    timer.join()
     thread.join()
+
+
+def test_a_lock_that_is_never_free_is_what_it_ends_with(two: Suppliers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_words: Any) -> Any:
+        raise BusyError("the commit lock was held")
+
+    monkeypatch.setattr(module, "_level_before", busy)
+    with pytest.raises(BusyError, match="commit lock was held"):
+        compare(two.by["a"], two.by["b"], timeout_s=0.1)
