@@ -1,14 +1,16 @@
 """Every error that an operator can meet: one class, one stable code and one exit code each.
 
-Guarantees: the text of an error names what happened, where, and what to do about it; `code` never changes once
-landed (alerts and scripts match on it); `exit_code` is one of the table in `EXIT_CODES`.
-Refuses to know: how an error is logged or printed, and anything about files, sockets or clocks.
+Guarantees: the text of an error names what happened, where, and what to do about it; `code` never changes
+after its first release (alerts and scripts match on it); `exit_code` is one of the table in `EXIT_CODES`.
+Leaves to others: how an error is logged or printed, and anything about files, sockets or clocks.
 
 Sorted by who must act: the operator's words (usage, configuration), damage, the machine (I/O), the peer, ourselves.
 """
 
 from __future__ import annotations
 
+import re
+import shlex
 from typing import ClassVar, Final
 
 EXIT_CODES: Final = {
@@ -25,6 +27,8 @@ EXIT_CODES: Final = {
     77: "permission",
     78: "configuration",
 }
+
+THIS_INSTANCE: Final = "-i INSTANCE"
 
 
 class ReplicateError(Exception):
@@ -447,3 +451,18 @@ ERRORS: Final = {
     if isinstance(kind, type) and issubclass(kind, ReplicateError) and "code" in vars(kind)
 }
 """By code, the class that has it."""
+
+
+def pasteable(text: str, named: str, path: str = "") -> str:
+    """`text` with the instance's name, quoted for a shell, wherever it stands for one; and for `path`, the instance's
+    full path, if that is given: a daemon names it so. Nothing else of it is changed.
+
+    So commands in errors and findings can be pasted as they stand. A text that knows no instance writes `replicate -i
+    INSTANCE VERB` for the instance that it is about, and a name of its own (`-i PRIMARY`, a peer's name) for any other
+    one. A process that knows how the instance was named puts that in: the command line for its errors (cli/main.py),
+    `replicate status` for its findings, an `Instance` for texts that are about it. A daemon has none but the full path;
+    the process that passes its error on says where that is.
+    """
+    if path:
+        text = re.sub(rf"-i {re.escape(shlex.quote(path))}(?=\s|\Z)", THIS_INSTANCE, text)
+    return text.replace(THIS_INSTANCE, f"-i {named}")

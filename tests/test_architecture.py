@@ -31,7 +31,6 @@ LAYERS: tuple[tuple[str, str], ...] = (
     # The shared core.
     ("replicate.errors", "P"),
     ("replicate.limits", "P"),
-    ("replicate.pasteable", "P"),
     ("replicate.model", "P"),
     ("replicate.model.*", "P"),
     ("replicate.settings", "P"),
@@ -137,7 +136,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
 
 # What stands on what: a folder imports those on the floors before its own, and never one beside it.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("replicate.errors", "replicate.limits", "replicate.pasteable"),
+    ("replicate.errors", "replicate.limits"),
     ("replicate.system", "replicate.settings"),
     ("replicate.model",),
     ("replicate.journal",),  # the truth: it knows nothing of its caches, of the wire, of databases
@@ -468,7 +467,7 @@ def test_the_rooms_are_all_in_the_chapter_for_contributors() -> None:
     chapter = (ROOT / "deploy" / "manual" / "contributing.md").read_text(encoding="utf-8")
     table = [line.split("|")[1] for line in chapter.splitlines() if line.startswith("| `")]
     told = {name for row in table for name in re.findall(r"[\w./]+", row)}
-    rooms = {folder.removeprefix("replicate.") for floor in FLOORS for folder in floor} - {"replicate", "pasteable"}
+    rooms = {folder.removeprefix("replicate.") for floor in FLOORS for folder in floor} - {"replicate"}
     named = {name.removeprefix("replicate/").removesuffix(".py") for name in told}
     assert named == rooms
 

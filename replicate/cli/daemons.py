@@ -19,9 +19,8 @@ from replicate.cli.common import Noun, columns, emit, instance_name, instance_pa
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.heard import BOOT, utc
 from replicate.daemon.status_file import DaemonStatus
-from replicate.errors import NotFoundError, ReplicateError, UsageError
+from replicate.errors import NotFoundError, ReplicateError, UsageError, pasteable
 from replicate.model.start_command import again_command
-from replicate.pasteable import pasteable
 
 if TYPE_CHECKING:
     from pathlib import Path

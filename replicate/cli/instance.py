@@ -13,10 +13,9 @@ import click
 from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, instance_name, open_instance, plain
 from replicate.cli.roles import timeout_option
 from replicate.cli.words import instances
-from replicate.errors import DamagedError, FormatUnknownError, NotFoundError, UsageError
+from replicate.errors import DamagedError, FormatUnknownError, NotFoundError, UsageError, pasteable
 from replicate.model.partitions import ONLY_DEFAULT
 from replicate.model.start_command import start_command
-from replicate.pasteable import pasteable
 
 if TYPE_CHECKING:
     from replicate.instance.file import InstanceFile

@@ -139,8 +139,8 @@ def _usage(what: str, error: object) -> Failure:
 def _pasteable(failure: Failure, arguments: list[str], *, is_daemons: bool = False) -> Failure:
     """An error whose commands name the instance as this command line has."""
     from replicate.cli.common import named_in
+    from replicate.errors import pasteable
     from replicate.instance.location import resolve_instance
-    from replicate.pasteable import pasteable
 
     named = named_in(arguments)
     if not named:

@@ -15,8 +15,7 @@ from replicate.cli.engine import sessions_for
 from replicate.cli.replay import summary_lines
 from replicate.cli.words import peers
 from replicate.daemon.heard import utc
-from replicate.errors import ConfigurationError, NotFoundError, ReplicateError, UsageError
-from replicate.pasteable import pasteable
+from replicate.errors import ConfigurationError, NotFoundError, ReplicateError, UsageError, pasteable
 from replicate.status.text import size
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from replicate.errors import (
     ReplicateError,
     UsageError,
     WrongInstanceError,
+    pasteable,
 )
 from replicate.instance import private_files
 from replicate.instance.file import (
@@ -46,7 +47,6 @@ from replicate.instance.private_files import DIRECTORY_MODES, check_directories,
 from replicate.limits import REGIONS_MAX
 from replicate.model.partitions import Partitions
 from replicate.model.subscription import Subscription
-from replicate.pasteable import pasteable
 from replicate.region.sqlite.functions import set_init
 from replicate.settings.load import FILE_NAME as SETTINGS_NAME
 from replicate.settings.load import Config, Refused, default_text, load_what_can_be
@@ -414,7 +414,7 @@ class Instance:
         )
 
     def pasteable(self, text: str) -> str:
-        """A text, of a daemon too, whose commands name this instance (pasteable.py)."""
+        """A text, of a daemon too, whose commands name this instance (errors.py)."""
         return pasteable(text, self.named, str(self.path))
 
     @property

@@ -203,14 +203,6 @@ def _number_of(one: Added) -> int:
     return one.origin_seqno
 
 
-def rejoined(change: RowChanged, all_groups: frozenset[int]) -> RowChanged:
-    """The same change as it writes: an insert every group, a delete sums alone."""
-    if change.op == Op.INSERT:
-        return change._replace(groups=all_groups)
-    sums = frozenset(group for group in all_groups if group < 0)
-    return change._replace(groups=sums) if change.op == Op.DELETE else change
-
-
 def groups_of(
     columns: int, together: Iterable[Sequence[int]], *, whole: bool = False, summed: Sequence[int] = ()
 ) -> Groups:

@@ -1,7 +1,7 @@
 """The commands that start and stop a daemon, as every error, finding and hint prints them: one place for all.
 
 Guarantees: a command can be pasted as it stands, quoted for a shell; it gives the settings that it is handed, so that a
-daemon comes back as it ran; `-i INSTANCE` stands for the instance that the text is about (pasteable.py).
+daemon comes back as it ran; `-i INSTANCE` stands for the instance that the text is about (errors.py).
 Refuses to know: which settings a daemon ran with (daemon/last_run.py). Pure.
 """
 

@@ -154,11 +154,6 @@ class RowStamps:
         self._changed.add((table_id, key))
         self._note_waiting((table_id, key), row)
 
-    def put_all(self, rows: Mapping[tuple[int, bytes], Row]) -> None:
-        """The same of many, by table id and key."""
-        self._cached.update(rows)
-        self._changed.update(rows)
-
     def keep(self, rows: Collection[KeptRow]) -> None:
         """Write stamps of rows that have none."""
         for row in rows:

@@ -23,7 +23,6 @@ from replicate.model.registers import (
     lost,
     merged,
     pack_row,
-    rejoined,
     unpack_row,
 )
 from replicate.model.seen import merged_told, stable, unseen_of
@@ -139,12 +138,6 @@ def test_columns_that_one_constraint_names_are_one_group() -> None:
     assert groups_of(4, [(1, 3)]) == (0, 1, 2, 1)
     assert groups_of(5, [(1, 3), (3, 4)]) == (0, 1, 2, 1, 1)
     assert groups_of(3, [], whole=True) == (0, 0, 0)
-
-
-def test_an_insert_writes_every_group_and_a_delete_none() -> None:
-    assert rejoined(RowChanged(int(Op.INSERT), (1, 2, 3), frozenset({1})), ALL).groups == ALL
-    assert rejoined(RowChanged(int(Op.DELETE), (1, 2, 3), ALL), ALL).groups == frozenset()
-    assert rejoined(update((1, 2, 3), 2), ALL).groups == {2}
 
 
 @pytest.mark.parametrize("packed", [b"", b"\xc1", b"\x93\x01\x02\x03", pack_row(Row((1,), False), None)[:-1]])

@@ -1,4 +1,4 @@
-"""Every command that an error or a finding prints can be pasted: it names an instance, the right one."""
+"""Errors: a code and an exit code each, and what they print can be pasted: it names an instance, the right one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from replicate.cli.main import run
-from replicate.errors import NotFoundError
+from replicate.errors import ERRORS, EXIT_CODES, NotFoundError, ReplicateError, pasteable
 from replicate.instance.instance import Instance
-from replicate.pasteable import pasteable
 
 pytestmark = pytest.mark.turns(1)  # a rule of every commit
 
@@ -30,6 +29,30 @@ WITHOUT = re.compile(
 )
 """A command without an instance, but for those that need none."""
 NO_COMMANDS = (r"another `replicate archive`", r"^replicate …: ……$")
+
+
+def test_a_code_stands_for_one_error_and_its_exit_code_is_in_the_table() -> None:
+    """And nothing that can be raised is left out of ERRORS, which is the manual's list."""
+
+    def below(kind: type[ReplicateError]) -> set[type[ReplicateError]]:
+        return {kind, *(one for child in kind.__subclasses__() for one in below(child))}
+
+    own = {kind for kind in below(ReplicateError) if kind.__module__ == "replicate.errors"}
+    told = {kind for kind in own - {ReplicateError} if "code" in vars(kind)}  # the root has its last child's
+    assert {kind.code: kind for kind in told} == ERRORS
+    assert len(ERRORS) == len(told) > 30
+    assert {kind.exit_code for kind in own} <= EXIT_CODES.keys()
+
+
+def test_an_error_says_what_where_and_what_to_do() -> None:
+    error = NotFoundError("the key is not there", where="/a/key", do="Make one", key="k")
+    assert (error.what, error.where, error.do, error.facts) == (
+        "the key is not there",
+        "/a/key",
+        "Make one",
+        {"key": "k"},
+    )
+    assert str(error) == "NOT_FOUND: the key is not there [/a/key]. Make one"
 
 
 def strings(path: Path) -> list[tuple[int, str]]:
