@@ -436,6 +436,19 @@ def test_imports_of_ours_exist(name: str) -> None:
     assert not missing, f"{name} imports {missing}"
 
 
+@of_all(lambda: [name for name, path in modules().items() if path.name != "__init__.py"])
+def test_a_name_is_imported_from_where_it_stands(name: str) -> None:
+    """`import X as X` hands a name on: then it stands in two modules, and a reader looks in the wrong one."""
+    handed_on = [
+        alias.name
+        for node in ast.walk(tree(modules()[name]))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    ]
+    assert not handed_on, f"{name} hands on {handed_on}"
+
+
 @of_all(python_files)
 def test_every_file_is_short_and_says_what_it_is(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

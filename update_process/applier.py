@@ -43,8 +43,7 @@ from update_process.settling import Settling, refuse_definitions
 from update_process.window.columns import PAYLOAD
 from update_process.window.intake import Intake
 from update_process.window.single_transaction import take_single
-from update_process.work_result import Done as Done
-from update_process.work_result import Waiting as Waiting
+from update_process.work_result import Done, Waiting
 
 WINDOW_BYTES: Final = 256 * 1024
 """Frames that are decoded together; decoded they take several times as much, which should fit the processor's cache:

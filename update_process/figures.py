@@ -15,7 +15,7 @@ from replicate.door.secondary import ApplySession
 from replicate.model.contact import Known, known, not_told
 from replicate.pool import control as word
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, ReceivePool
-from update_process.applier import Waiting
+from update_process.work_result import Waiting
 
 
 def measured(session: ApplySession, pool: ReceivePool | None, statistics: Statistics, lag: Lag) -> dict[str, Any]:

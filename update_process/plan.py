@@ -22,9 +22,16 @@ from replicate.journal.record import CHANGES_BEGIN, proven_after
 from replicate.limits import PARTITION_STREAM
 from replicate.model.transaction import Kind, unpack_partitions
 from replicate.model.vector import Position, SynchronizationVector
-from update_process.window.columns import BOUND, ONE_CHANGE, START, Plain, raise_partitions, verify_plain
-from update_process.window.columns import PAYLOAD as PAYLOAD
-from update_process.window.columns import Points as Points
+from update_process.window.columns import (
+    BOUND,
+    ONE_CHANGE,
+    PAYLOAD,
+    START,
+    Plain,
+    Points,
+    raise_partitions,
+    verify_plain,
+)
 
 
 class PieceKind(IntEnum):

@@ -47,10 +47,11 @@ from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbell
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceivePool
 from replicate.roles.restored import turn_back
-from update_process.applier import Applier, Done, Waiting
+from update_process.applier import Applier
 from update_process.figures import known_of_source, measured, why_not_ready
 from update_process.hook_keeper import begin_telling, keep_hook
 from update_process.supplied import SupplierApplier
+from update_process.work_result import Done, Waiting
 
 STANDING_BY: Final = "standing by: this instance is primary"
 SLICE_S: Final = 0.5

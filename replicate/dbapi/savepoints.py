@@ -6,7 +6,7 @@ Leaves to others: running the statements, and cutting what was captured.
 
 from __future__ import annotations
 
-from replicate.region.sqlite.capture.capture import Mark
+from replicate.region.sqlite.capture.marks import Mark
 
 
 class Savepoints:

@@ -30,7 +30,7 @@ from replicate.dbapi.savepoints import Savepoints
 from replicate.dbapi.transaction_stages import TRANSITIONS, Act, Stage, TransactionStep
 from replicate.errors import NotSupportedError, ReplicateError
 from replicate.model.elements import DEFINITION
-from replicate.region.sqlite.capture.capture import Mark
+from replicate.region.sqlite.capture.marks import Mark
 from replicate.region.sqlite.sql import pragmas
 from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.sql.statements import Statement, Verb

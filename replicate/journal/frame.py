@@ -81,7 +81,14 @@ NUMBERED: Final = _only("length", "kind", "seqno")
 OF_ORIGIN: Final = _only("length", "seqno", "origin", "origin_seqno")
 SKIMMED: Final = struct.Struct(f"{_only('length', 'kind', 'seqno', 'origin').format}18x")
 """LENGTH, KIND, SEQNO and ORIGIN, of a head that is there as a whole."""
+RENUMBERED: Final = struct.Struct(
+    f"{_only('length', 'check', 'kind', 'seqno', 'chain', 'origin', 'origin_seqno').format}9x"
+)
+"""What a frame that gets another SEQNO is looked at for, of a head that is there as a whole."""
 
+CHECK_OFFSET: Final = _only("check").size - _BYTES["I"]
+SEQNO_OFFSET: Final = _only("seqno").size - _BYTES["Q"]
+"""Where in a frame the bytes of these two begin."""
 FRAME_HEAD_BYTES: Final = HEAD.size
 FRAME_PREFIX_BYTES: Final = PREFIX.size
 """What stands before the body: LENGTH, CHECK and their markers."""

@@ -33,7 +33,8 @@ from replicate.pool.receive_pool import ReceivePool, RecordKind
 from replicate.settings.table import UpdateConfig
 from replicate.transfer.seed.direct import seed
 from tests.harness.instances import last_seqno, with_settings
-from update_process.applier import Applier, Done
+from update_process.applier import Applier
+from update_process.work_result import Done
 
 SCHEMA = """
 CREATE TABLE account (id INTEGER PRIMARY KEY, owner TEXT NOT NULL, balance INTEGER, note);

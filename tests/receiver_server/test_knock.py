@@ -17,8 +17,8 @@ from replicate.system.locks import FileLock
 from tests.harness.pair import Pair
 from tests.harness.servers import point, servers
 from tests.harness.waiting import wait_until, wait_until_async
-from update_process.applier import Waiting
 from update_process.process import serve as serve_update
+from update_process.work_result import Waiting
 
 
 def lock_of(pair: Pair) -> FileLock:

@@ -32,8 +32,8 @@ from tests.harness.pair import Pair
 from tests.harness.ports import free_port
 from tests.harness.servers import Daemon, Relay, point, prove_to, servers
 from tests.harness.waiting import wait_until_async
-from update_process.applier import Waiting
 from update_process.process import serve as serve_update
+from update_process.work_result import Waiting
 
 pytestmark = pytest.mark.trio
 

@@ -25,7 +25,7 @@ from replicate.system.locks import FileLock
 from tests.harness.instances import ROOT
 from tests.harness.pair import Pair, assert_equal, work_all
 from update_process import applier as applying
-from update_process.applier import Waiting
+from update_process.work_result import Waiting
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from replicate.journal.spool import SPOOL_SUFFIX
 from replicate.pool.receive_pool import ReceivePool
 from tests.harness.pair import Pair, work_all
 from tests.harness.pair import assert_equal as pair_equal
-from update_process.applier import Applier, Waiting
+from update_process.applier import Applier
+from update_process.work_result import Waiting
 
 ROWS = 6000
 """Of a kilobyte each: two dozen parts, and more than the smallest receive pool holds."""

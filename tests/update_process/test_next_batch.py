@@ -25,9 +25,10 @@ from tests.harness.pair import Pair, assert_equal, run, work_all
 from tests.harness.waiting import wait_until
 from tests.update_process.conftest import ROWS
 from update_process import applier as applying
-from update_process.applier import Applier, Waiting
+from update_process.applier import Applier
 from update_process.batch import open_batch as opening
 from update_process.batch.open_batch import OpenBatch, most_bytes
+from update_process.work_result import Waiting
 
 BATCH = UpdateConfig(batch_transactions=100)
 

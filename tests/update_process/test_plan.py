@@ -19,7 +19,6 @@ from update_process.plan import (
     OpenLarge,
     Piece,
     PieceKind,
-    Points,
     Skip,
     StartAgain,
     TakeCatalogue,
@@ -29,6 +28,7 @@ from update_process.plan import (
     open_window,
     plan,
 )
+from update_process.window.columns import Points
 
 ROOM = 1000
 

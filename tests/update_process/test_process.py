@@ -30,8 +30,9 @@ from tests.harness.pair import Pair
 from tests.harness.suppliers import Suppliers
 from tests.harness.waiting import wait_until, wait_until_async
 from update_process import process
-from update_process.applier import Applier, Done, Waiting
+from update_process.applier import Applier
 from update_process.process import finish_received, serve
+from update_process.work_result import Done, Waiting
 
 
 def context_of(pair: Pair) -> DaemonContext:

@@ -19,12 +19,13 @@ from replicate.region.sqlite.apply.order import RowRun
 from replicate.settings.table import UpdateConfig
 from tests.harness.pair import Pair, assert_equal, run, work_all
 from tests.update_process.conftest import ROWS
-from update_process.applier import Applier, Waiting
+from update_process.applier import Applier
 from update_process.batch import deferred as packing
 from update_process.batch import open_batch
 from update_process.batch.deferred import DeferredChanges
 from update_process.plan import Window
 from update_process.window import columns
+from update_process.work_result import Waiting
 
 pytestmark = pytest.mark.usefixtures("small_windows")
 

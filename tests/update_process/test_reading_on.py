@@ -14,7 +14,7 @@ from replicate.settings.table import UpdateConfig
 from tests.harness.interrupts import interrupting
 from tests.harness.pair import Pair, assert_equal, work_all
 from tests.harness.waiting import wait_until
-from update_process.applier import Waiting
+from update_process.work_result import Waiting
 
 
 def wide(pair: Pair, count: int) -> None:

@@ -38,12 +38,13 @@ from update_process import plan as plans
 from update_process.arrival import is_added_again, take_added
 from update_process.conflict import stopped
 from update_process.large import LargeApply
-from update_process.plan import PAYLOAD, Window
+from update_process.plan import Window
 from update_process.replay.apply import Applied, NetApply, NetSource, Progress, Told
 from update_process.replay.backlog import Journals
 from update_process.replay.net import NetChange
 from update_process.replay.pause import Gate, HeldError
 from update_process.routes import Routes
+from update_process.window.columns import PAYLOAD, Points
 
 PIECE_KEYS_MAX: Final = 1_000_000
 """Rows that one piece touches at most (the net change is in memory: about 1 KiB each for rows of 100 bytes)."""
@@ -158,7 +159,7 @@ class Replay:
     bytes_max: int = PIECE_BYTES_MAX
     _routes: Routes = field(init=False)
     _position: Position = field(init=False)
-    _points: plans.Points = field(init=False)
+    _points: Points = field(init=False)
     _piece: _Piece | None = field(init=False, default=None)
     _summary: Summary = field(init=False)
     _last_seqno: int = field(init=False, default=0)

@@ -16,25 +16,19 @@ from typing import Final
 from crc32c import crc32c
 
 from replicate.errors import DivergedError, GapError
-from replicate.journal.frame import FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES
+from replicate.journal.frame import CHECK_OFFSET, FRAME_PREFIX_BYTES, RENUMBERED, SEQNO_OFFSET
 from replicate.journal.record import frame_damaged, pack_elements
 from replicate.model.transaction import Kind
 from replicate.model.vector import Position
 from replicate.wire.vectors import KNOWN_THERE
 
-_HEAD: Final = struct.Struct(">xIxI3xBxQ9xxQxIxQ9x")
-"""Of a frame's head LENGTH, CHECK, KIND, SEQNO, CHAIN, ORIGIN and ORIGIN_SEQNO."""
 NOTHING: Final = (-1, 0)
 """Where an origin stands of which nothing is known."""
 _NULL: Final = int(Kind.NULL)
 _STANDS_FOR: Final = pack_elements(KNOWN_THERE, [])[0]
 """The payload of a NULL record that stands for what its sender takes to be known here."""
-_CHECK_AT: Final = 6
-_SEQNO_AT: Final = 5
-"""Where in a body SEQNO begins."""
 _put_seqno: Final = struct.Struct(">Q").pack_into
 _put_check: Final = struct.Struct(">I").pack_into
-assert _HEAD.size == FRAME_HEAD_BYTES
 
 
 class Lacking:
@@ -68,7 +62,7 @@ class Lacking:
         offset = 0
         try:
             while offset < len(frames):
-                length, _, _, _, chain, origin, origin_seqno = _HEAD.unpack_from(frames, offset)
+                length, _, _, _, chain, origin, origin_seqno = RENUMBERED.unpack_from(frames, offset)
                 last_seqno, last_chain = self.known.get(origin, NOTHING)
                 if last_seqno < origin_seqno:
                     begun, offset = offset, self._take_run(frames, offset, last_seqno, most, room_bytes)
@@ -88,7 +82,7 @@ class Lacking:
         """Take the frames of one origin that follow each other from `offset` on, up to the room that there is; behind
         the last one. `last`: the number of it that is known. A loop for most of what comes: everything else is done
         once for a run."""
-        view, end, unpack = memoryview(frames), len(frames), _HEAD.unpack_from
+        view, end, unpack = memoryview(frames), len(frames), RENUMBERED.unpack_from
         own = unpack(frames, offset)[5]
         first, number, size, chain, begun = self.next_seqno, self.next_seqno, self.size_bytes, 0, offset
         # The first one of all is taken, whatever its size.
@@ -108,8 +102,8 @@ class Lacking:
             if kind == _NULL and bytes(body).endswith(_STANDS_FOR):
                 raise _not_known(origin, origin_seqno)
             if seqno != number:
-                _put_seqno(frames, begin + _SEQNO_AT, number)
-                _put_check(frames, offset + _CHECK_AT, crc32c(body))
+                _put_seqno(frames, offset + SEQNO_OFFSET, number)
+                _put_check(frames, offset + CHECK_OFFSET, crc32c(body))
             number += 1
             size += behind - offset
             last, chain, offset = origin_seqno, next_chain, behind
@@ -173,7 +167,7 @@ class InStep:
             return False
         if _STANDS_FOR in data:
             return False  # or it looks so: each frame is looked at
-        _, _, _, seqno, _, origin, origin_seqno = _HEAD.unpack_from(data)
+        _, _, _, seqno, _, origin, origin_seqno = RENUMBERED.unpack_from(data)
         if not self.count:
             self._origin, self._next_origin_seqno = origin, self._chains.get(origin, (0, 0))[0] + 1
         if (seqno, origin, origin_seqno) != (self._next_seqno, self._origin, self._next_origin_seqno):

@@ -79,6 +79,7 @@ def test_a_layout_with_its_markers_reads_what_msgpack_wrote(
         (frame.LENGTH, ("length",)),
         (frame.NUMBERED, ("length", "kind", "seqno")),
         (frame.SKIMMED, ("length", "kind", "seqno", "origin")),
+        (frame.RENUMBERED, ("length", "check", "kind", "seqno", "chain", "origin", "origin_seqno")),
     ],
 )
 @given(made=heads())
@@ -89,8 +90,15 @@ def test_a_layout_of_some_numbers_passes_the_others_over(
     assert layout.unpack_from(data) == tuple(found[name] for name in names)
 
 
-def test_a_skimmed_head_has_to_be_there_as_a_whole() -> None:
-    assert frame.SKIMMED.size == frame.FRAME_HEAD_BYTES
+def test_a_head_that_is_skimmed_or_renumbered_has_to_be_there_as_a_whole() -> None:
+    assert frame.SKIMMED.size == frame.RENUMBERED.size == frame.FRAME_HEAD_BYTES
+
+
+@given(made=heads())
+def test_where_check_and_seqno_are_written_over(made: tuple[dict[str, int], bytes]) -> None:
+    found, data = made
+    assert struct.unpack_from(">I", data, frame.CHECK_OFFSET) == (found["check"],)
+    assert struct.unpack_from(">Q", data, frame.SEQNO_OFFSET) == (found["seqno"],)
 
 
 @given(made=heads())

@@ -16,10 +16,10 @@ from tests.harness import frames
 from tests.harness.frames import Writer
 from tests.harness.pair import Pair, assert_equal, work_all
 from update_process import applier as applying
-from update_process.applier import Waiting
 from update_process.plan import open_window
 from update_process.window.columns import Points
 from update_process.window.single_transaction import verify_single
+from update_process.work_result import Waiting
 
 VALUES = [1, -1, 1.5, "text", b"bytes", None]
 

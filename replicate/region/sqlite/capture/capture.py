@@ -22,11 +22,10 @@ from replicate.errors import InternalError, NotSupportedError, ReplicateError
 from replicate.journal.sections import SECTIONS_ROOM
 from replicate.limits import FRAME_BYTES_MAX, FRAME_CHANGES_MAX, PART_BYTES, PARTITION_DEFAULT, PARTITION_STREAM
 from replicate.model.transaction import MASK_BITS_MAX, Op, TableDefinition
-from replicate.region.protocol import CapturedChanges as CapturedChanges
+from replicate.region.protocol import CapturedChanges
 from replicate.region.sqlite.bookkeeping import OWN_TABLES
 from replicate.region.sqlite.capture.blobs import BlobWrites, read_row
-from replicate.region.sqlite.capture.marks import Context
-from replicate.region.sqlite.capture.marks import Mark as Mark
+from replicate.region.sqlite.capture.marks import Context, Mark
 from replicate.region.sqlite.capture.net import NetChanges
 from replicate.region.sqlite.capture.outcome import kept
 from replicate.region.sqlite.capture.tables import CapturedTable, TableMap, not_utf8, recaptured, with_zeros

@@ -18,8 +18,8 @@ import apsw
 from replicate.errors import ReplicateError
 from replicate.limits import FRAME_CHANGES_MAX, PARTITION_STREAM
 from replicate.region.protocol import CapturedChanges
-from replicate.region.sqlite.capture.capture import Capture, Mark, frame_room
-from replicate.region.sqlite.capture.marks import Context
+from replicate.region.sqlite.capture.capture import Capture, frame_room
+from replicate.region.sqlite.capture.marks import Context, Mark
 from replicate.region.sqlite.capture.tables import TableMap
 
 if TYPE_CHECKING:
