@@ -93,7 +93,7 @@ def import_packets(
             done.errors += [error for _, error in refused]
             if remove:
                 kept = {inbox.packets[at].path for at in places} | {path for path, _ in refused}
-                done.removed = _remove(one.path for one in inbox.packets if one.path not in kept)
+                _remove((one.path for one in inbox.packets if one.path not in kept), done)
         if gap is not None:
             done.errors.append(gap)
     finally:
@@ -255,15 +255,15 @@ def _rollback_first(instance: Instance, more: TooMuch) -> RollbackNeededError:
     )
 
 
-def _remove(paths: Iterable[Path]) -> int:
-    removed = 0
+def _remove(paths: Iterable[Path], done: Imported) -> None:
+    """Where one cannot be, the others are left, too: the import has done all else, and says so."""
     for path in paths:
         try:
             path.unlink()
         except OSError as error:
-            raise io_error(error, "a packet that is applied could not be removed", str(path)) from error
-        removed += 1
-    return removed
+            done.errors.append(io_error(error, "a packet that is applied could not be removed", str(path)))
+            return
+        done.removed += 1
 
 
 def _reached(instance: Instance, inbox: Inbox, order: Order) -> Position:

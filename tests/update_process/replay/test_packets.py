@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -214,6 +215,21 @@ def test_what_is_applied_is_removed_when_that_was_asked_for(pair: Pair) -> None:
     assert take(pair.secondary, *paths, remove=True).removed == len(paths)
     assert not any(path.exists() for path in paths)
     assert_equal(pair)
+
+
+def test_what_cannot_be_removed_is_said_beside_what_was_done(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is mounted read-only: all is applied, and what is lacking is told all the same."""
+    first, _, third = several(pair, 3)
+
+    def refused(path: Path, **_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refused)
+        done = import_packets(pair.secondary, [first, third], now_s=time.time(), remove=True)
+    assert [one.code for one in done.errors] == ["PERMISSION", "PACKET_GAP"]
+    assert str(first) in done.errors[0].where
+    assert (done.applied, done.removed) == ((str(first),), 0)
 
 
 def test_a_dry_run_changes_nothing(pair: Pair) -> None:
