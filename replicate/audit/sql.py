@@ -4,11 +4,10 @@ Each statement is the one that the Update Process runs, with the values written 
 it. The check after it fails where it hit no row.
 
 Guarantees: a script is one transaction of one region, and leaves no foreign key broken that was not. Values are exact:
-64-bit integers, reals to the last bit, texts with any character, BLOBs; no text brings a control
-character into the script. What SQL cannot take back is refused by name
-before the first line: a schema change, and rows of a table whose definition has changed since.
-Leaves to others: the counters of AUTOINCREMENT (a number that was given is not given again) and an application's own
-triggers, which run as with any statement.
+64-bit integers, reals to the last bit, texts with any character (control characters as bytes), BLOBs. What SQL cannot
+take back is refused by name before the first line: a schema change, and rows of a table whose definition has changed
+since. Where triggers of the application write besides, the script stops, unless they are to.
+Leaves to others: the counters of AUTOINCREMENT (a number that was given is not given again).
 """
 
 from __future__ import annotations
@@ -42,8 +41,15 @@ _BEFORE: Final = (
     "PRAGMA foreign_keys = OFF;",  # what a cascade did is among the changes, and would be done twice
     "DROP TABLE IF EXISTS temp.replicate_audit;",
     f"CREATE TEMP TABLE replicate_audit AS {_BROKEN};",
+    "DROP TABLE IF EXISTS temp.replicate_audit_began;",
+    "CREATE TEMP TABLE replicate_audit_began AS SELECT total_changes() AS changed;",
     "BEGIN IMMEDIATE;",
 )
+_UNHELPED: Final = (
+    "SELECT CASE total_changes() - changed WHEN {count} THEN 1 ELSE abs(-9223372036854775808) END "
+    "FROM temp.replicate_audit_began;"
+)
+"""Fails where triggers have written, too: what they wrote the first time is among the changes, and would come twice."""
 _AFTER: Final = (
     f"SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM ({_BROKEN}) AS a LEFT JOIN temp.replicate_audit AS b "
     "USING (child, parent, fkid) WHERE a.broken > coalesce(b.broken, 0)) "
@@ -59,10 +65,14 @@ _PASSED: Final = ("comment", "region", "sequence", "null", "history", "seen", "r
 
 class Script:
     """Makes the statements. `definitions`: by region and table, those in force now; `is_undo`: take back, the last
-    first, else do again."""
+    first, else do again. `with_triggers`: an application's triggers may write besides."""
 
-    def __init__(self, in_force: dict[tuple[str, str], TableDefinition], *, is_undo: bool) -> None:
+    def __init__(
+        self, in_force: dict[tuple[str, str], TableDefinition], *, is_undo: bool, with_triggers: bool = False
+    ) -> None:
         self._in_force = in_force
+        self._with_triggers = with_triggers
+        self._count = 0
         self._is_undo = is_undo
         self._region = ""
         self._tables: set[str] = set()
@@ -97,6 +107,7 @@ class Script:
             self._region = record.region
             self._tables.add(record.table)
             count += 1
+        self._count = count
         return self._region, count
 
     def statement(self, record: ChangeRecord) -> str | None:
@@ -133,6 +144,8 @@ class Script:
                 yield f"-- transaction {seqno}, {readable(record.csn)}"
             yield f"{text};"
             yield CHECK
+        if not self._with_triggers:
+            yield _UNHELPED.replace("{count}", str(self._count))
         yield from (line.replace("{tables}", tables) for line in _AFTER)
 
 

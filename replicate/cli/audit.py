@@ -98,6 +98,12 @@ _OUT = click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, readable by you alone."
 )
 
+_WITH_TRIGGERS = click.option(
+    "--with-triggers",
+    is_flag=True,
+    help="Let your triggers write besides; then leave out what they wrote the first time (--table).",
+)
+
 
 def selecting(verb: Verb) -> Verb:
     """The options that say which transactions, and which of their changes. The verb is given them as a Query."""
@@ -535,13 +541,14 @@ def follow(query: Query, kind: str | None, limit: int | None) -> None:
         follower.close()
 
 
-def _script(query: Query, journals: AskedJournals, out: Path | None, *, is_undo: bool) -> None:
+def _script(query: Query, journals: AskedJournals, out: Path | None, *, is_undo: bool, with_triggers: bool) -> None:
     from replicate.audit.sql import Script
 
     _quietly()
     with _found(journals, query) as found:
         known = found.known().in_force()
-        script = Script({(one.region, one.table): one for one in known.values()}, is_undo=is_undo)
+        in_force = {(one.region, one.table): one for one in known.values()}
+        script = Script(in_force, is_undo=is_undo, with_triggers=with_triggers)
 
         def records() -> Iterator[ChangeRecord]:
             return _records(found.backwards() if is_undo else iter(found), newest_first=is_undo)
@@ -556,19 +563,21 @@ def _script(query: Query, journals: AskedJournals, out: Path | None, *, is_undo:
 @selecting
 @reading
 @_OUT
-def undo(query: Query, journals: AskedJournals, out: Path | None) -> None:
+@_WITH_TRIGGERS
+def undo(query: Query, journals: AskedJournals, out: Path | None, with_triggers: bool) -> None:
     """Print SQL that takes changes back, the last one first; it stops where a row is not as they left it.
 
     Run it through replicate.connect() on the primary. Schema changes, and rows of tables that were changed since,
     are refused.
     """
-    _script(query, journals, out, is_undo=True)
+    _script(query, journals, out, is_undo=True, with_triggers=with_triggers)
 
 
 @audit.command()
 @selecting
 @reading
 @_OUT
-def redo(query: Query, journals: AskedJournals, out: Path | None) -> None:
+@_WITH_TRIGGERS
+def redo(query: Query, journals: AskedJournals, out: Path | None, with_triggers: bool) -> None:
     """Print SQL that does changes again, the first one first; it stops where a row is not as it was before them."""
-    _script(query, journals, out, is_undo=False)
+    _script(query, journals, out, is_undo=False, with_triggers=with_triggers)

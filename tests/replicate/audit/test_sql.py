@@ -101,10 +101,11 @@ def work(connection: Any, dice: random.Random, transactions: int) -> None:
                     pass
 
 
-def script(primary: Instance, query: Query, *, is_undo: bool) -> str:
+def script(primary: Instance, query: Query, *, is_undo: bool, with_triggers: bool = False) -> str:
     found = find_in_instance(primary, query)
     known = found.known().in_force()
-    made = Script({(one.region, one.table): one for one in known.values()}, is_undo=is_undo)
+    in_force = {(one.region, one.table): one for one in known.values()}
+    made = Script(in_force, is_undo=is_undo, with_triggers=with_triggers)
 
     def records() -> Iterator[ChangeRecord]:
         for match in found.backwards() if is_undo else iter(found):
@@ -229,6 +230,60 @@ def test_one_that_is_mended_hides_no_other_that_is_broken(primary: Instance) -> 
             connection.executescript(script(primary, Query(first, last), is_undo=True))
         connection.rollback()
         assert connection.execute("SELECT count(*) FROM counted").fetchone() == (1,)
+
+
+SEARCHED = """
+    CREATE TABLE docs (id INTEGER PRIMARY KEY, body TEXT);
+    CREATE VIRTUAL TABLE found USING fts5 (body, content = 'docs', content_rowid = 'id');
+    CREATE TRIGGER brought AFTER INSERT ON docs BEGIN INSERT INTO found (rowid, body) VALUES (new.id, new.body); END;
+    CREATE TRIGGER changed AFTER UPDATE ON docs BEGIN
+        INSERT INTO found (found, rowid, body) VALUES ('delete', old.id, old.body);
+        INSERT INTO found (rowid, body) VALUES (new.id, new.body);
+    END;
+"""
+
+
+def test_what_triggers_wrote_is_not_done_twice(primary: Instance) -> None:
+    """A full-text index would be damaged by it: its rows are taken back, and then its triggers do that again."""
+    with closing(replicate.connect(str(primary.path))) as connection:
+        connection.executescript(SEARCHED)
+        with connection:
+            connection.execute("INSERT INTO docs (body) VALUES ('alpha beta'), ('gamma')")
+        with connection:
+            connection.execute("UPDATE docs SET body = 'delta' WHERE id = 1")
+        last = connection.last_seqno
+
+        def found(word: str) -> Any:
+            connection.execute("INSERT INTO found (found, rank) VALUES ('integrity-check', 1)")
+            return connection.execute("SELECT rowid FROM found WHERE found MATCH ?", (word,)).fetchall()
+
+        with pytest.raises(replicate.DatabaseError, match="integer overflow"):
+            connection.executescript(script(primary, Query(last, last), is_undo=True))
+        connection.rollback()
+        assert found("delta") == [(1,)]
+        connection.rollback()
+        docs = Query(last, last, tables=("docs",))
+        with pytest.raises(replicate.DatabaseError, match="integer overflow"):
+            connection.executescript(script(primary, docs, is_undo=True))
+        connection.rollback()
+        connection.executescript(script(primary, docs, is_undo=True, with_triggers=True))
+        assert (found("alpha"), found("delta"), found("gamma")) == ([(1,)], [], [(2,)])
+
+
+def test_a_trigger_that_writes_the_row_itself_stops_it(primary: Instance) -> None:
+    with closing(replicate.connect(str(primary.path))) as connection:
+        connection.executescript(
+            "CREATE TABLE tallied (id INTEGER PRIMARY KEY, v, n); CREATE TRIGGER tally AFTER UPDATE OF v ON tallied "
+            "BEGIN UPDATE tallied SET n = n + 1 WHERE id = new.id; END;"
+        )
+        with connection:
+            connection.execute("INSERT INTO tallied VALUES (1, 'a', 0)")
+        with connection:
+            connection.execute("UPDATE tallied SET v = 'b'")
+        with pytest.raises(replicate.DatabaseError, match="integer overflow"):
+            connection.executescript(script(primary, Query(connection.last_seqno), is_undo=True))
+        connection.rollback()
+        assert connection.execute("SELECT * FROM tallied").fetchall() == [(1, "b", 1)]
 
 
 def test_a_generated_column_may_be_called_as_the_hidden_rowid_is(primary: Instance) -> None:
