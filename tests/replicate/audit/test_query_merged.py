@@ -31,6 +31,7 @@ def csns(instance: Instance) -> dict[int, int]:
     return {one.seqno: one.body[6] for one in find_in_instance(instance, Query())}
 
 
+@pytest.mark.slow
 def test_a_time_is_looked_for_in_every_segment_that_may_hold_it(merged: Instance, tmp_path: Path) -> None:
     known = csns(merged)
     assert list(known.values()) != sorted(known.values())
