@@ -19,7 +19,7 @@ import msgpack
 from replicate.audit.changes import history_named, told_history, told_of_suppliers, told_origin
 from replicate.audit.query import Matches, Query, find
 from replicate.audit.read import Match, flat_parts
-from replicate.audit.selection import EVERYTHING, Chooser
+from replicate.audit.selection import EVERYTHING, Chooser, image_names
 from replicate.audit.shape import printable
 from replicate.audit.sources import find_in_instance
 from replicate.journal.chain import Chain
@@ -279,7 +279,7 @@ def _table(table_id: int, definitions: Mapping[int, TableDefinition]) -> str:
 def _names(values: tuple[object, ...], definition: TableDefinition | None) -> list[str]:
     if definition is None or definition.image_length != len(values):
         return []
-    return ["rowid"] * definition.rowid + [column.name for column in definition.columns]
+    return list(image_names(definition))
 
 
 def _row(

@@ -174,6 +174,18 @@ def test_a_file_is_read_by_nobody_else_though_it_was_there(primary: Instance, tm
     assert pipe.stat().st_mode & 0o777 == 0o644, "what is no file is left as it is"
 
 
+def test_a_hidden_rowid_stands_beside_a_column_of_that_name(primary: Instance) -> None:
+    with closing(replicate.connect(str(primary.path))) as connection:
+        connection.execute("CREATE TABLE named (k, rowid)")
+        connection.execute("INSERT INTO named VALUES ('a', 7)")
+        connection.commit()
+    told = audit("show", "--table", "named", "--op", "insert", "--format", "csv", "--columns", "after").stdout
+    (row,) = csv.DictReader(io.StringIO(told))
+    assert json.loads(row["after"]) == {"_rowid_": 1, "k": "a", "rowid": 7}
+    for words in (["1"], ["rowid=7"], ["_rowid_=1"]):
+        assert audit("row", "named", *words).return_value == 0, words
+
+
 RED = "\x1b[31mred\x1b[0m"
 
 
