@@ -23,7 +23,7 @@ from xxhash import xxh3_64_intdigest
 
 from replicate.errors import JournalDamagedError
 from replicate.filters.restating import Restating, StreamItem, StreamLarge
-from replicate.journal.frame import FIXED_ELEMENTS, FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES, NUMBERED, PREFIX
+from replicate.journal.frame import FIXED_ELEMENTS, FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES, LABEL_OFFSET, NUMBERED, PREFIX
 from replicate.journal.record import (
     CHANGES_BEGIN,
     DEFINE_MARK,
@@ -43,8 +43,7 @@ from replicate.journal.sections import owners_of, section_of
 from replicate.limits import PARTITION_NONE, PARTITION_STREAM
 from replicate.model.transaction import Kind, Op, TableDefinition
 
-_BEHIND_KIND: Final = FRAME_PREFIX_BYTES + 4
-_LABEL_BYTES: Final = FRAME_HEAD_BYTES - _BEHIND_KIND
+_LABEL_BYTES: Final = FRAME_HEAD_BYTES - LABEL_OFFSET
 _FRAME: Final = Struct(f">xI5xI{_LABEL_BYTES}sHI")
 """Of a frame LENGTH, COUNT and KIND with the marker before them, and the rest of its head; of its first change the
 operation with the marker of an id, and the id."""

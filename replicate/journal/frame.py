@@ -89,6 +89,8 @@ RENUMBERED: Final = struct.Struct(
 CHECK_OFFSET: Final = _only("check").size - _BYTES["I"]
 SEQNO_OFFSET: Final = _only("seqno").size - _BYTES["Q"]
 """Where in a frame the bytes of these two begin."""
+LABEL_OFFSET: Final = _only("kind").size
+"""Where in a frame that begins which a record in its place bears, too: what comes after KIND."""
 FRAME_HEAD_BYTES: Final = HEAD.size
 FRAME_PREFIX_BYTES: Final = PREFIX.size
 """What stands before the body: LENGTH, CHECK and their markers."""

@@ -37,6 +37,7 @@ from replicate.journal.frame import (
     FRAME_HEAD_BYTES,
     FRAME_PREFIX_BYTES,
     HEAD,
+    LABEL_OFFSET,
     LOCAL,
     NUMBERED,
     ORIGIN,
@@ -105,8 +106,6 @@ _PART: Final = struct.Struct(">BIBI")
 _CHECKED: Final = struct.Struct(">BBBQ")
 _CHECK_END: Final = FRAME_HEAD_BYTES + _CHECKED.size
 """Behind the check of a restated frame."""
-_BEHIND_KIND: Final = FRAME_PREFIX_BYTES + 4
-"""Where of a frame's head that begins which a record in its place bears, too."""
 _ARRAY32: Final = struct.Struct(">BI")
 _STREAM_VALUE_BYTES_MAX: Final = 2**31 - 1
 
@@ -192,7 +191,7 @@ def null_maker(reason: str) -> Callable[[bytes, int], bytes]:
     front = bytes([0xDC, 0, FIXED_ELEMENTS + count, Kind.NULL])
 
     def made(data: bytes, offset: int) -> bytes:
-        body = front + data[offset + _BEHIND_KIND : offset + FRAME_HEAD_BYTES] + payload
+        body = front + data[offset + LABEL_OFFSET : offset + FRAME_HEAD_BYTES] + payload
         return _prefix(0xCE, len(body), 0xCE, crc32c(body)) + body
 
     return made
