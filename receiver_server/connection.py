@@ -362,7 +362,11 @@ class ReceiverConnection:
             if self.drive.closed is None:
                 self.drive.take(link.refuse(error))
             return
+        await source.look_whether_restored()  # before the stream that may make it level
         if self.drive.closed is not None:
+            return
+        if source.instance.content.incarnation != link.me.incarnation:  # a source leaves out what it says it writes
+            self.end("another incarnation has begun here")
             return
         self._asked_for, self.has_asked = source.instance.content.choice.asked, True
         self.report()

@@ -79,7 +79,9 @@ def find_vector(instance: Instance, peer: Introduction) -> Position:
     if writers_of(instance).is_gone(peer.instance):
         raise refusal(RefuseCode.RETIRED, f"{peer.name} is gone for good, as {instance.name} was told", name=peer.name)
     with door_of(instance) as door, door.locked(OPENING_S):
-        return door.position()
+        found = door.position()
+    instance.reload()  # opening the door may have begun an incarnation
+    return found
 
 
 def _durable_seqno(instance: Instance) -> int | None:

@@ -26,17 +26,20 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suppliers:
     return made
 
 
-async def gets_back(two: Suppliers) -> list[str]:
-    """Until it takes writes; the errors that its Update Process logs."""
+async def gets_back(two: Suppliers, incarnation: int) -> list[str]:
+    """Until it takes writes in that incarnation; the errors that its Update Process logs."""
     site = two.by["b"]
+
+    def takes_writes() -> bool:
+        content = Instance.open(site.path).content
+        return content.incarnation == incarnation and not content.is_restoring
+
     async with servers() as running:
         receiver = await running.receiver(site)
         update = running.start("update", site, serve_update)
         point(two.by["a"], "b", receiver)
         running.source(two.by["a"], "b")
-        await wait_until_async(
-            lambda: not Instance.open(site.path).content.is_restoring, what=f"it takes writes: {update.log.lines[-3:]}"
-        )
+        await wait_until_async(takes_writes, what="it takes writes")
     site.reload()
     return [fields["code"] for level, _, fields in update.log.lines if level == "error"]
 
@@ -44,14 +47,24 @@ async def gets_back(two: Suppliers) -> list[str]:
 async def test_the_same_backup_comes_back_again_and_again(two: Suppliers) -> None:
     """It begins under a number that it has written under before, and takes the next, until nobody knows it."""
     copy = saved(two, "b")
-    found = []
-    for _ in range(3):
+    for at in range(3):
         await trio.to_thread.run_sync(lambda: put_back(two, "b", copy, keeps_inode=False))
         Instance.open(two.by["b"].path)
         with pytest.raises(Exception, match="was restored from an older state, and waits"):
             await trio.to_thread.run_sync(lambda: two.write("b"))
-        found.append((await gets_back(two), two.by["b"].content.incarnation))
+        assert await gets_back(two, 4 + at) == ["TURNED_BACK"] * at
         await trio.to_thread.run_sync(lambda: (two.write("b", 3), two.level()))
-    assert found == [(["TURNED_BACK"] * at, 4 + at) for at in range(3)]
     two.assert_converged()
     assert len(two.rows("a")["tb"]) == 11
+
+
+async def test_its_daemons_are_the_first_to_open_it(two: Suppliers) -> None:
+    """Its Receiver Server says who it is before anybody has found out that it was restored: under the incarnation of
+    before, of which a source leaves out all. It says it again."""
+    copy = saved(two, "b")
+    await trio.to_thread.run_sync(lambda: (two.write("b", 3), two.level()))
+    await trio.to_thread.run_sync(lambda: put_back(two, "b", copy, keeps_inode=False))
+    assert await gets_back(two, 4) == []
+    await trio.to_thread.run_sync(lambda: (two.write("b", 2), two.level()))
+    two.assert_converged()
+    assert len(two.rows("a")["tb"]) == 7
