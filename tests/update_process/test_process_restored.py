@@ -44,6 +44,7 @@ async def gets_back(two: Suppliers, incarnation: int) -> list[str]:
     return [fields["code"] for level, _, fields in update.log.lines if level == "error"]
 
 
+@pytest.mark.slow
 async def test_the_same_backup_comes_back_again_and_again(two: Suppliers) -> None:
     """It begins under a number that it has written under before, and takes the next, until nobody knows it."""
     copy = saved(two, "b")
