@@ -31,9 +31,11 @@ from replicate.journal.record import read_head
 from replicate.journal.walk import walk
 from replicate.model.ruv import covers, lacks
 from replicate.model.vector import Position
+from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivedRecord, RecordKind
 from replicate.transfer.packet import vector_order
 from replicate.transfer.packet.epochs import EpochRow, Epochs
+from replicate.transfer.packet.export import with_live
 from replicate.transfer.packet.format import BetweenSuppliers, OriginName, PacketSummary
 from replicate.transfer.packet.rows import joined, vector_of
 from replicate.transfer.packet.suppliers import SuppliersView, look_at_suppliers
@@ -105,7 +107,7 @@ class PostWorld(SupplierWorld):
             others = [one for one in names if one != host.name]
             rewrite_file(host.disk, host.name, template.instance_file(host.name, others))
             self.kernel.at(self.dice.random(), lambda host=host: self._something(host))
-        chains = self.oracle.sites[names[0]].places
+        chains = dict(self.oracle.sites[names[0]].places)  # which goes on
         known = EpochRow(Position(self.hosts[0].regions[0].seqno, vector_of(chains), chains), 1)
         self.epochs = {name: Epochs() for name in names}
         for name in names:
@@ -128,12 +130,16 @@ class PostWorld(SupplierWorld):
         if self.dice.random() < 0.5:
             self.start(host, f"export@{host.name}", exporting, again=False)
         elif self.post[host.name]:
-            name = f"update@{host.name}"
-            self.away[name] = self.kernel.now + 0.3  # it stands aside
-            for process in list(host.processes):
-                if process.name == name and not process.is_dead:
-                    self.kill(process)
+            self.put_aside(host)
             self.start(host, f"import@{host.name}", importing, again=False)
+
+    def put_aside(self, host: Host) -> None:
+        """The Update Process, while packets are imported."""
+        name = f"update@{host.name}"
+        self.away[name] = self.kernel.now + 0.3
+        for process in list(host.processes):
+            if process.name == name and not process.is_dead:
+                self.kill(process)
 
     # Export.
 
@@ -143,7 +149,17 @@ class PostWorld(SupplierWorld):
         door = open_door(SimulatedInstance.open(host.path))
         with door.locked():
             door.sync_to_end()  # no packet is ahead of what is certain
-        yield look_at_suppliers(door.instance, door, self.epochs[host.name])
+        last_seqno = int(door.words[word.LAST_SEQNO])
+
+        def position_at(seqno: int) -> Position:
+            if not 0 < seqno <= last_seqno:
+                return Position(seqno)
+            here = source_server.restart.catalogue_before(make_chain(door.instance), seqno + 1)
+            return Position(seqno, here.vector, here.chains)
+
+        yield look_at_suppliers(
+            door.instance, door, with_live(door.instance, self.epochs[host.name], position_at, last_seqno)
+        )
         door.close()
 
     def export(self, host: Host, targets: Sequence[str]) -> None:
@@ -271,6 +287,7 @@ async def exporting(world: Any) -> None:
 async def importing(world: Any) -> None:
     """Some of what has arrived, in any order; what was applied may turn up again."""
     host, dice = world.kernel.process.host, world.dice
+    world.put_aside(host)  # also by one that was killed, and comes again
     there = list(world.post[host.name])
     if not there:
         return
