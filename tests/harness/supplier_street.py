@@ -162,15 +162,16 @@ class SupplierStreet(Street):
         return not self.on(self.by["a"], "partition", "give", f"P{name}", name, check=False).returncode
 
     def share(self) -> None:
-        """All of them write the tables `shared`."""
-        for name in NAMES[1:]:
-            self.on(self.by["a"], "partition", "share", "S", name)
+        """All of them write the tables `shared`, if they do not yet."""
 
         def all_know() -> bool:
             listed = [json.loads(self.on(site, "--json", "partition", "list").stdout) for site in self.by.values()]
             return all(one[-1]["shared_with"] == ["b", "c"] for one in listed)
 
-        wait_until(all_know, what="all know who writes S")
+        if not all_know():
+            for name in NAMES[1:]:
+                self.on(self.by["a"], "partition", "share", "S", name)
+            wait_until(all_know, what="all know who writes S")
 
     # What they have.
 
@@ -235,8 +236,10 @@ class SupplierStreet(Street):
     # More of them, and less.
 
     def follow(self, name: str, secondary: str) -> None:
-        """A secondary of that supplier, which follows it."""
+        """A secondary of that supplier, which follows it, if there is none of that name yet."""
         source, site, port = self.by[name], self.directory / secondary, free_port()
+        if site in self.others:
+            return
         network = json.loads(self.on(source, "--json", "instance", "show").stdout)["network"]
         self.run("instance", "create", site, "--role", "secondary", "--name", secondary, "--network", network)
         self._set(site)

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def street(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupplierStreet]:
-    """One for all tests, which leave it level: but for the last one, of which b is gone."""
+    """One for all tests, which leave it level: but for the last one, of which b is gone. Which tests there are before
+    one, nobody knows: they have their turns."""
     made = SupplierStreet(tmp_path_factory.mktemp("street"), settings=SETTINGS, schema=SCHEMA)
     try:
         yield made.build()
@@ -89,6 +90,8 @@ connection.commit()
 
 def test_large_transactions_at_once_while_those_who_bring_and_merge_them_are_killed(street: SupplierStreet) -> None:
     """Each site writes two, which the others have not seen; rows of the same names give way."""
+    street.share()
+    street.follow("a", "d")
     for name in NAMES:
         street.on(street.by[name], "update", "stop")
     for _ in range(2):
@@ -121,6 +124,7 @@ for number in range(30):
 
 def test_one_that_is_restored_gets_back_rows_that_gave_way(street: SupplierStreet) -> None:
     """Which of two rows of one name went, the others know; one that lacks what came after it takes their word."""
+    street.share()
     street.stop_site("b")
     street.keep("b", street.directory / "kept")
     street.start_site("b")

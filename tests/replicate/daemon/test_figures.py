@@ -72,7 +72,11 @@ def context_of(name: str) -> tuple[DaemonContext, ListLog]:
 async def source(change: Callable[[ConsumerState], None]) -> dict[str, Any]:
     context, log = context_of("source-west")
     door = SimpleNamespace(words=words(LAST_SEQNO=1200, LAST_DURABLE_SEQNO=1150, LAST_COMMIT_WALL_NS=5, FATAL=28))
-    instance = SimpleNamespace(path=Path("/there"), peer=lambda name: PeerEntry(name, "127.0.0.1", 7430))
+    instance = SimpleNamespace(
+        path=Path("/there"),
+        consumers_directory=Path("/there/consumers"),
+        peer=lambda name: PeerEntry(name, "127.0.0.1", 7430),
+    )
     consumer = ConsumerState(context, cast(Any, instance), cast(Any, door), "west")
     change(consumer)
     consumer.tell(last_error=None)
