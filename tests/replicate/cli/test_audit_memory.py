@@ -52,8 +52,8 @@ ASKED: dict[str, tuple[list[str], Callable[[int], int], Callable[[int], int]]] =
     "row": (["row", "customer", "303"], lambda _: 2, lambda _: 3),
     "undo": (
         ["undo", "--table", "customer", "--op", "update"],
-        lambda count: 3 * (-(-count // 6)) + 9,
-        lambda rows: rows + 10,
+        lambda count: 3 * (-(-count // 6)) + 12,
+        lambda rows: rows + 13,
     ),
 }
 
