@@ -33,6 +33,7 @@ from replicate.settings.table import UpdateConfig
 from update_process import plan as plans
 from update_process.arrival import take_added
 from update_process.batch.open_batch import OpenBatch, most_bytes
+from update_process.batch.pace import COUNTED_MIN, Pace
 from update_process.conflict import stopped
 from update_process.decision import OVERWRITE, Decision, name_of, name_of_large
 from update_process.large import LargeApply
@@ -85,8 +86,8 @@ class Applier:
         self._batch_bytes = most_bytes(settings, session.door.instance.config, pool.capacity)
         self._careful_seqno = 0
         """Up to here every window is a batch of its own: a batch of several has failed."""
-        self._change_s = UNKNOWN_CHANGE_S
-        """What each change took of those that had been put off last."""
+        self._pace = Pace(1, UNKNOWN_CHANGE_S)
+        """At which changes were made lately that had been put off."""
         self._large: LargeApply | None = None
         self._settling = Settling(session, conflict_directory)
         self._decision: Decision | None = None
@@ -304,7 +305,7 @@ class Applier:
             batch.extend(window, cut.start, cut.stop, self._routes.partition_of)
         if is_careful:
             self._commit(done)
-        elif batch.is_full(limit, self._change_s, self._intake.last_known_seqno):
+        elif batch.is_full(limit, self._pace, self._intake.last_known_seqno):
             self._commit_reading_on(done)
         return Waiting.MORE
 
@@ -326,7 +327,8 @@ class Applier:
         count = batch.changes_put_off
         if not count:
             return
-        begun_s = time.monotonic()
+        begun_s, is_counted = time.monotonic(), count >= COUNTED_MIN
+        read_before = self.session.pages_read() if is_counted else 0
         try:
             runs, others = batch.take_put_off()
             self._routes.apply_runs(runs, batch.position.last_seqno)
@@ -334,7 +336,8 @@ class Applier:
                 self._routes.apply_plain(others, batch.position.last_seqno, is_sorted=True)
         except (DamagedError, NotSupportedError):
             self._rewind(batch.position.last_seqno)
-        self._change_s = (time.monotonic() - begun_s) / count
+        pages = (self.session.pages_read() - read_before, self.session.pages()) if is_counted else ()
+        self._pace = Pace(count, time.monotonic() - begun_s, *pages)
 
     def _open_batch(self, done: Done) -> OpenBatch | None:
         """Begin; None as `_begin`."""
@@ -471,7 +474,7 @@ class Applier:
         """Put off one window more in the batch that comes next, or have it ready; False when there is no more to do
         for now."""
         limit, window = self._settings.batch_transactions, self._intake.current()
-        if behind.has_no_room(limit) or behind.takes_long(BATCH_S, self._change_s, self._intake.last_known_seqno):
+        if behind.has_no_room(limit) or behind.takes_long(BATCH_S, self._pace, self._intake.last_known_seqno):
             return False
         if window is not None and window is not self._refused:
             if self._take_ahead(window, behind, limit):
@@ -506,7 +509,7 @@ class Applier:
             return Waiting.MORE
         batch.deadline_s = time.monotonic() + BATCH_S
         self._batch, self._next = batch, None
-        if batch.is_full(self._settings.batch_transactions, self._change_s, self._intake.last_known_seqno):
+        if batch.is_full(self._settings.batch_transactions, self._pace, self._intake.last_known_seqno):
             self._commit_reading_on(done)
         return Waiting.MORE
 
