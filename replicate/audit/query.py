@@ -198,6 +198,13 @@ def find(
     is_beyond = (query.first_seqno or 0) > end or last > end
     if (query.last_seqno is not None and last < oldest) or (is_beyond and damage is None):
         raise not_held(oldest, end, chain.directory)
+    if first < oldest:
+        raise JournalMissingError(
+            f"transaction {first} is not in the journal any more; the oldest is {oldest}",
+            where=chain.directory,
+            do=f"Give --from {oldest}, or leave it out; an archive, which audit reads, too, may hold what was pruned",
+            seqno=first,
+        )
     is_timed = bool(query.first_csn) or query.last_csn < U64_MAX
     in_order = not is_timed or is_in_order_of_time(_in_force(chain, newest, scanned), scanned.chains)
     if not is_beyond and (query.last_seqno is not None or (in_order and query.last_csn < scanned.last_csn)):

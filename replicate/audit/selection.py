@@ -20,6 +20,7 @@ import msgpack
 from replicate.errors import JournalDamagedError, NotFoundError, UsageError
 from replicate.limits import PARTITION_MAX
 from replicate.model.elements import COMMENT, DATA, DEFINITION, SECTION, STORAGE
+from replicate.model.rowid import ROWID_NAMES, rowid_name
 from replicate.model.transaction import History, Op, TableDefinition, changed_of
 from replicate.model.vector import U64_MAX
 from replicate.region.sqlite.sql.elements import element_of_text
@@ -27,7 +28,6 @@ from replicate.region.sqlite.sql.elements import element_of_text
 TableName = tuple[str, str, str]
 """Region, owner, table."""
 _TABLES_NAMED_MAX = 12
-_ROWID_NAMES: Final = ("rowid", "_rowid_", "oid")
 _ROWS: Final = (Op.INSERT, Op.UPDATE, Op.DELETE)
 _OF_TABLES: Final = (*_ROWS, Op.SEQUENCE, Op.DEFINE)
 _OF_PARTITIONS: Final = frozenset((Op.COMMENT, Op.SCHEMA))
@@ -137,10 +137,7 @@ def asked_row(definition: TableDefinition, key: tuple[KeyValue, ...], columns: S
 def image_names(definition: TableDefinition) -> tuple[str, ...]:
     """The names of the values of an image; no two are alike."""
     names = tuple(column.name for column in definition.columns)
-    if not definition.rowid:
-        return names
-    taken = {name.lower() for name in names}
-    return (next((name for name in _ROWID_NAMES if name not in taken), _ROWID_NAMES[0]), *names)
+    return (rowid_name(names) or ROWID_NAMES[0], *names) if definition.rowid else names
 
 
 def _collation(definition: TableDefinition, ordinal: int) -> str:

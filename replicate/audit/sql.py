@@ -23,6 +23,7 @@ import msgpack
 from replicate.audit.changes import ChangeRecord
 from replicate.errors import NotSupportedError, UsageError
 from replicate.model.moment import readable
+from replicate.model.rowid import RAREST_FIRST, rowid_name
 from replicate.model.transaction import TableDefinition
 from replicate.region.sqlite.apply import statements
 from replicate.region.sqlite.sql.statements import tokens
@@ -56,8 +57,6 @@ _AFTER: Final = (
     "THEN 1 ELSE abs(-9223372036854775808) END;",
     "COMMIT;",
 )
-_ROWID_NAMES: Final = ("_rowid_", "rowid", "oid")
-"""No definition tells of generated columns, which may bear such a name: the first one nobody gives."""
 _CONTROL: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f]")
 """What a terminal obeys, an editor changes, or Python reads as another end of a line."""
 _PASSED: Final = ("comment", "region", "sequence", "null", "history", "seen", "resolved")
@@ -152,10 +151,8 @@ class Script:
 @functools.lru_cache(maxsize=4096)
 def _template(definition: TableDefinition, what: str, mask: int) -> tuple[str | int, ...]:
     """The statement that applies such a change, cut at its parameters, each of which is the number of a value."""
-    rowid = ""
-    if definition.rowid:
-        taken = {column.name.lower() for column in definition.columns}
-        rowid = next((name for name in _ROWID_NAMES if name not in taken), "")
+    names = (column.name for column in definition.columns)
+    rowid = (rowid_name(names, RAREST_FIRST) or "") if definition.rowid else ""
     if what == "update":
         text = statements.update(definition, rowid, mask)
     else:

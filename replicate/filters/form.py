@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgpack
 
 from replicate.errors import FilterError
+from replicate.model.rowid import rowid_name
 from replicate.model.transaction import RAW_TEXT_CODE, TableDefinition
 
 EXACT_MAX: Final = 2**53 - 1
@@ -145,7 +146,7 @@ class Layout:
     def of(cls, definition: TableDefinition) -> Layout:
         """The layout of a table."""
         columns = definition.columns
-        hidden = [rowid_name(definition)] if definition.rowid else []
+        hidden = [shown_rowid(definition)] if definition.rowid else []
         names = (*hidden, *(column.name for column in columns))
         bounds = [
             (ordinal, _STRICT.get(column.type.upper()) if definition.strict else None, not column.not_null)
@@ -217,7 +218,6 @@ class Layout:
         return refuse(f"{what} of {self.name}: the column {self.names[ordinal]} cannot take {shown(value)}")
 
 
-def rowid_name(definition: TableDefinition) -> str:
-    """What the hidden rowid is called: as SQLite does it, by the first of its names that no column has."""
-    taken = {column.name.lower() for column in definition.columns}
-    return next((name for name in ("rowid", "_rowid_", "oid") if name not in taken), "rowid of the table")
+def shown_rowid(definition: TableDefinition) -> str:
+    """What the hidden rowid is called in a filter's lines."""
+    return rowid_name(column.name for column in definition.columns) or "rowid of the table"

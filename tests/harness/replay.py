@@ -8,9 +8,10 @@ from typing import Any
 
 import apsw
 
+from replicate.model.rowid import rowid_name
 from replicate.model.transaction import Op, TableDefinition
 from replicate.region.sqlite.guards import register_guard
-from replicate.region.sqlite.schema import recorded_definitions, rowid_name
+from replicate.region.sqlite.schema import recorded_definitions
 from replicate.region.sqlite.sql.names import quote
 from tests.harness.fake_door import FakeDoor
 

@@ -22,6 +22,7 @@ from xxhash import xxh3_128
 
 from replicate.model.column_list import WHOLE, TableShare
 from replicate.model.elements import DEFINITION, SECTION, STORAGE
+from replicate.model.rowid import rowid_name
 from replicate.model.transaction import TableDefinition
 from replicate.region.sqlite.feed import own_tables
 from replicate.region.sqlite.open import translate
@@ -33,7 +34,6 @@ from replicate.region.sqlite.schema import (
     read_alike,
     read_definition,
     recorded_definitions,
-    rowid_name,
     schema_objects,
     user_tables,
 )

@@ -22,8 +22,8 @@ import msgpack
 
 from replicate.errors import ConflictError, NotFoundError, NotSupportedError
 from replicate.limits import MIB
+from replicate.model.rowid import rowid_name
 from replicate.region.sqlite.open import open_region, translate
-from replicate.region.sqlite.schema import rowid_name
 from replicate.region.sqlite.sql.names import fold, is_internal, quote
 from replicate.region.sqlite.sql.statements import tokens
 

@@ -15,9 +15,10 @@ from typing import Any
 import apsw
 
 from replicate.model.registers import Groups, groups_of
+from replicate.model.rowid import ROWID_NAMES
 from replicate.model.transaction import TableDefinition
 from replicate.region.protocol import Unmergeable
-from replicate.region.sqlite.schema import ROWID_NAMES, is_autoincrement, read_definition
+from replicate.region.sqlite.schema import is_autoincrement, read_definition
 from replicate.region.sqlite.sql.names import fold, quote
 from replicate.region.sqlite.sql.statements import tokens, unquote
 from replicate.region.sqlite.virtual_tables import shadow_tables

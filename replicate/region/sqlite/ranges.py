@@ -19,11 +19,12 @@ import msgpack
 from xxhash import xxh3_128_digest, xxh3_128_intdigest
 
 from replicate.errors import NotSupportedError
+from replicate.model.rowid import rowid_name
 from replicate.model.transaction import RowChange, SequenceChange, TableDefinition, decode_change
 from replicate.region.sqlite.digest import SEQUENCES, table_head
 from replicate.region.sqlite.feed import own_tables
 from replicate.region.sqlite.own_counters import counted_apart
-from replicate.region.sqlite.schema import COUNTERS, read_definition, rowid_name, schema_objects, user_tables
+from replicate.region.sqlite.schema import COUNTERS, read_definition, schema_objects, user_tables
 from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.wide import read_rows
 

@@ -22,6 +22,7 @@ import msgpack
 from replicate.errors import ConflictError, NotSupportedError, RegionDamagedError
 from replicate.limits import PARTITION_DEFAULT
 from replicate.model.column_list import STAND_INS
+from replicate.model.rowid import rowid_name
 from replicate.model.transaction import Column, TableDefinition
 from replicate.region.sqlite.bookkeeping import OWN_STATEMENT
 from replicate.region.sqlite.sql.names import is_internal, is_own, quote
@@ -30,7 +31,6 @@ from replicate.region.sqlite.virtual_tables import check_module, virtual_tables
 OWNER: Final = "main"
 """SQLite has no owners; the name of the schema stands in its place."""
 
-ROWID_NAMES: Final = ("rowid", "_rowid_", "oid")
 SET_INIT: Final = (
     "Have region.init register them for every connection, on both sites; or change the schema so that plain SQLite can "
     "evaluate it"
@@ -74,12 +74,6 @@ def _table_list(connection: apsw.Connection, schema: str = "main") -> list[tuple
         "SELECT name, type, wr, strict FROM pragma_table_list WHERE schema = ? ORDER BY name", (schema,)
     ).fetchall()
     return rows
-
-
-def rowid_name(columns: list[str]) -> str | None:
-    """The first of rowid, _rowid_ and oid that no column bears; None if all are taken."""
-    taken = {column.lower() for column in columns}
-    return next((name for name in ROWID_NAMES if name not in taken), None)
 
 
 def read_definition(

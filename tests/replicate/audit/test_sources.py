@@ -116,7 +116,7 @@ def test_a_pruned_beginning(segments: list[Path]) -> None:
     for query in (Query(1), Query(6, 8), Query(1, tables=())):
         with pytest.raises(JournalMissingError, match="7") as caught:
             numbers(find_in_directory(directory, query))
-        assert caught.value.do
+        assert caught.value.do.startswith("Give --from 7")
     with pytest.raises(UsageError, match="holds transactions 7 to 12"):
         find_in_directory(directory, Query(1, 6))
 

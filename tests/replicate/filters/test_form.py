@@ -8,7 +8,7 @@ import pytest
 
 from replicate.errors import FilterError
 from replicate.filters.events import Tables, read_change
-from replicate.filters.form import Form, Layout, json_value, read_line, rowid_name
+from replicate.filters.form import Form, Layout, json_value, read_line, shown_rowid
 from tests.harness.talking import LOOSE, STRICT, known, table
 
 
@@ -38,7 +38,7 @@ def test_a_strict_table_takes_only_its_types(form: Form, column: str, value: Any
 
 def test_a_hidden_rowid_is_a_number_under_a_name_that_no_column_has() -> None:
     assert Layout.of(LOOSE).names == ("rowid", "a", "b")
-    assert rowid_name(table("t", "RowId", rowid=True)) == "_rowid_"
-    assert rowid_name(table("t", "rowid", "_ROWID_", rowid=True)) == "oid"
+    assert shown_rowid(table("t", "RowId", rowid=True)) == "_rowid_"
+    assert shown_rowid(table("t", "rowid", "_ROWID_", rowid=True)) == "oid"
     with pytest.raises(FilterError, match="the column rowid cannot take None"):
         Layout.of(LOOSE).image({"rowid": None, "a": 1, "b": 2}, "the after-image")

@@ -15,9 +15,9 @@ from typing import Any, Final
 import apsw
 
 from replicate.errors import ConflictError, NotSupportedError
+from replicate.model.rowid import rowid_name
 from replicate.model.transaction import TableDefinition
 from replicate.region.sqlite.definable import check_travelling
-from replicate.region.sqlite.schema import rowid_name
 from replicate.region.sqlite.sql.names import is_internal, quote
 from replicate.region.sqlite.virtual_tables import (
     MODULES,

@@ -16,10 +16,10 @@ from typing import Any
 import apsw
 import msgpack
 
+from replicate.model.rowid import rowid_name
 from replicate.region.sqlite.apply.statements import conjunction
 from replicate.region.sqlite.capture.stream import ROW_OPS, changes_in, images_of
 from replicate.region.sqlite.capture.tables import CapturedTable, TableMap
-from replicate.region.sqlite.schema import rowid_name
 from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.wide import read_row
 
