@@ -157,6 +157,8 @@ class Instance:
         """How a command line names it after -i: as its opener has."""
         self.config = config
         self._partitions_stamp = (0, 0)
+        self._file = os.fspath(path / FILE_NAME)
+        """Made once: `partitions_now` is asked for each transaction, and making the path costs more than the stat."""
         self._take(content)
 
     @classmethod
@@ -607,7 +609,7 @@ class Instance:
         """As the process that changed them last has left them. Raises what reading the file raises; cheap while
         nobody has changed it."""
         try:
-            found = os.stat(self.path / FILE_NAME)
+            found = os.stat(self._file)
         except OSError:  # gone, with all of the instance: who needs it says so
             return self.content.partitions
         stamp = (found.st_ino, found.st_mtime_ns)

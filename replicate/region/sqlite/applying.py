@@ -31,7 +31,7 @@ from replicate.region.sqlite.bookkeeping import (
 from replicate.region.sqlite.empty import ADDED_AS
 from replicate.region.sqlite.feed import check_schema, let_others_in
 from replicate.region.sqlite.open import errno_of, open_region
-from replicate.region.sqlite.opened import OpenedFile, naming
+from replicate.region.sqlite.opened import Naming, OpenedFile
 from replicate.region.sqlite.take_rows import beside, drop_some, take_checkpoint, take_rows
 
 
@@ -80,21 +80,21 @@ class AppliedFile(OpenedFile):
 
     def begin(self, *, changed_do: str) -> None:
         """Begin a transaction that writes. SchemaChangedError, with `changed_do` as the way out."""
-        with naming(self.where):
+        with Naming(self.where):
             self.connection.execute("BEGIN IMMEDIATE")
         if check_schema(self.connection, do=changed_do):
-            with naming(self.where):
+            with Naming(self.where):
                 store_schema_version(self.connection)
 
     def let_others_in(self) -> None:
         """As in feed.py."""
-        with naming(self.where):
+        with Naming(self.where):
             let_others_in(self.connection)
 
     def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool, slot: int = 0) -> None:
         """Raise the checkpoint records, and note the batch's first number (0: it is not noted). `defines`: the schema
         has changed. `slot`: the batch's last number, where the region has a ring as well; else 0."""
-        with naming(self.where):
+        with Naming(self.where):
             if defines:
                 store_schema_version(self.connection)
             write_scr(self.connection, rows)
@@ -112,19 +112,19 @@ class AppliedFile(OpenedFile):
     ) -> int:
         """In the transaction: replace the rows of partitions, and their checkpoint records, by those of a copy; how
         many tables they have."""
-        with naming(self.where):
+        with Naming(self.where):
             take_checkpoint(self.connection, keeps, rows)
             return take_rows(self.connection, keeps, told, has_copy=copy)
 
     def drop_some(self, keeps: Callable[[int], bool], rows_max: int) -> int:
         """As in take_rows.py."""
-        with naming(self.where):
+        with Naming(self.where):
             return drop_some(self.connection, keeps, rows_max)
 
     def flush(self) -> None:
         """Have what was changed in the WAL before the journal holds the range: a disk that is full is found now, while
         there is a way back."""
-        with naming(self.where), suppress(apsw.BusyError):  # a page is in use: COMMIT will write it
+        with Naming(self.where), suppress(apsw.BusyError):  # a page is in use: COMMIT will write it
             self.connection.cache_flush()
 
     def commit(self) -> None:

@@ -15,7 +15,7 @@ import apsw
 from replicate.region.sqlite.checkpoint import checkpoint, sync_wal
 from replicate.region.sqlite.forensics.older_than_wal import may_have_frames
 from replicate.region.sqlite.open import check_same_file, note_held, region_facts
-from replicate.region.sqlite.opened import naming, open_to_read
+from replicate.region.sqlite.opened import Naming, open_to_read
 from replicate.region.sqlite.writing import FileWriter
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class SqliteKind:
     """A `RegionKind`. It has no state."""
 
     Error: Final = apsw.Error
-    naming = staticmethod(naming)
+    naming = Naming
     reader = staticmethod(open_to_read)
     writer = staticmethod(FileWriter)
     facts = staticmethod(region_facts)

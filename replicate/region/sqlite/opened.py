@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import apsw
 
@@ -31,13 +30,21 @@ from replicate.region.sqlite.open import open_region, translate
 from replicate.region.sqlite.row_stamps import count_open, read_absorbed, read_merged
 
 
-@contextmanager
-def naming(where: str) -> Iterator[None]:
+class Naming:
     """What SQLite raises within, at the file `where`, is raised as an error of ours."""
-    try:
-        yield
-    except apsw.Error as error:
-        raise translate(error, where=where) from error
+
+    # Each batch that is applied goes through four of them: one of contextlib's runs three times as much.
+    __slots__ = ("_where",)
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, apsw.Error):
+            raise translate(error, where=self._where) from error
 
 
 class OpenedFile:
