@@ -18,7 +18,7 @@ from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.header import SegmentHeader
 from replicate.journal.reader import large_transaction
 from replicate.journal.record import decode
-from replicate.journal.scan import frame_behind, scan
+from replicate.journal.scan import frame_after, scan
 from replicate.journal.segment import SegmentFile, segment_name
 from replicate.journal.spool_format import part_offset
 from replicate.journal.tail import LOOKS, Clean, ScanResult, classify_tail, goes_on
@@ -178,10 +178,10 @@ class _Verifier:
             catalogue, begin = segment.read_catalogue()
         except DamagedError as error:
             self._find(header.first_seqno, header.catalogue_offset, 0, f"the segment's catalogue: {error.what}")
-            behind = frame_behind(segment.fd, header.catalogue_offset + 1, header.first_seqno, segment.path)
-            if behind is None:
+            after = frame_after(segment.fd, header.catalogue_offset + 1, header.first_seqno, segment.path)
+            if after is None:
                 return None
-            begin, expected, chains = behind.offset, behind.seqno, None
+            begin, expected, chains = after.offset, after.seqno, None
         else:
             expected, chains = header.first_seqno, catalogue.chains
             if before is not None and not _agree(before.chains, chains, is_whole=is_whole):
@@ -192,10 +192,10 @@ class _Verifier:
             self._contents(segment, begin, found, chains)
             self.transactions += found.frame_count
             self.last_seqno = max(self.last_seqno, found.last_seqno)
-            if found.behind is None:
+            if found.after is None:
                 self.is_whole = chains is not None
                 return found if found.damaged is None else None
-            begin, expected, chains = found.behind.offset, found.behind.seqno, None
+            begin, expected, chains = found.after.offset, found.after.seqno, None
 
     def _piece(
         self,

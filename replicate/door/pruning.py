@@ -28,7 +28,7 @@ from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import Consumer, needed_seqno, read_consumer, write_consumer, write_hold
 from replicate.instance.file import InstanceFile, RegionEntry, read_file
 from replicate.instance.instance import FILE_NAME
-from replicate.instance.kept_journal import kept_behind
+from replicate.instance.kept_journal import kept_after
 from replicate.journal.chain import Chain
 from replicate.journal.reserve import keep
 from replicate.journal.segment import first_seqno_of_name
@@ -59,7 +59,7 @@ def prune_journal(
 ) -> list[int]:
     """Remove what may go; the first seqnos of the segments removed, oldest first. Blocks on the disk.
 
-    `aged`: consumer -> up to where nothing is kept for it, beside what is noted of that. `upto`: nothing behind that
+    `aged`: consumer -> up to where nothing is kept for it, beside what is noted of that. `upto`: nothing after that
     transaction is removed. `dry_run`: only tell what would be. `on_drop` is told each consumer that was given up.
     Returns at once, empty, while another process prunes, or has a region in hands in which nothing was written for
     long. Raises JournalIOError (a sync or an unlink failed: nothing, or only a part, was removed), DamagedError for a
@@ -174,7 +174,7 @@ class _Pruning:
             needed.append(self._archived)
         if self._upto is not None:
             needed.append(self._upto)
-        if (kept := kept_behind(self._door.instance.locks_directory, self._door.instance.run_directory)) is not None:
+        if (kept := kept_after(self._door.instance.locks_directory, self._door.instance.run_directory)) is not None:
             needed.append(kept)
         needed += self._not_absorbed()
         below = min([*(seqno + 1 for seqno in needed), numbers[-KEPT_SEGMENTS_MIN]])

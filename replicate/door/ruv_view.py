@@ -44,10 +44,10 @@ def vectors_of(door: Door) -> ViewedVectors:
 
 
 def start_for(
-    chain: Chain, known: Chains, last_seqno: int, index: SparseIndex | None = None, *, behind_seqno: int = 0
+    chain: Chain, known: Chains, last_seqno: int, index: SparseIndex | None = None, *, after_seqno: int = 0
 ) -> int:
     """The first transaction up to `last_seqno` that who knows that much lacks; `last_seqno` + 1 when there is none.
-    `behind_seqno`: up to there all is known.
+    `after_seqno`: up to there all is known.
 
     The journal's oldest segment must begin with what is known. Raises what reading raises."""
     numbers = [number for number in chain.first_seqnos() if number <= last_seqno]
@@ -55,7 +55,7 @@ def start_for(
         (number for number in reversed(numbers[1:]) if covers(known, _begins_with(chain, number))),
         numbers[0] if numbers else last_seqno + 1,
     )
-    reader = ChainReader(chain, max(first, behind_seqno + 1), index)
+    reader = ChainReader(chain, max(first, after_seqno + 1), index)
     try:
         while reader.next_seqno <= last_seqno:
             found = reader.read(BATCH_BYTES_MAX, last_seqno)

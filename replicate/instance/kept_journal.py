@@ -1,4 +1,4 @@
-"""A process has a secondary keep its own journal behind a number, for as long as it lives: a region's copy is on its
+"""A process has a secondary keep its own journal after a number, for as long as it lives: a region's copy is on its
 way, and what was journalled since is put into it from there.
 
     run/kept-journal.json    {"format": 1, "seqno": N}, true while somebody holds locks/kept-journal.lock
@@ -27,7 +27,7 @@ WAIT_S: Final = 5.0
 
 @contextmanager
 def journal_kept(instance: Instance, seqno: int) -> Iterator[None]:
-    """Nothing behind transaction `seqno` is pruned in the block. BusyError when another process keeps some."""
+    """Nothing after transaction `seqno` is pruned in the block. BusyError when another process keeps some."""
     lock = FileLock(instance.locks_directory / LOCK_NAME)
     path = instance.run_directory / NAME
     try:
@@ -40,8 +40,8 @@ def journal_kept(instance: Instance, seqno: int) -> Iterator[None]:
         lock.close()
 
 
-def kept_behind(locks_directory: Path, run_directory: Path) -> int | None:
-    """Behind which number everything is kept; None where nobody keeps any. What cannot be read keeps all."""
+def kept_after(locks_directory: Path, run_directory: Path) -> int | None:
+    """After which number everything is kept; None where nobody keeps any. What cannot be read keeps all."""
     path = run_directory / NAME
     if not path.exists():
         return None

@@ -104,11 +104,11 @@ def _decoded(data: bytes, large: LargeTransaction) -> list[Any]:
         raise JournalDamagedError(f"a large transaction does not decode: {error}", where=large.path) from error
 
 
-def offset_behind(chain: Chain, seqno: int) -> tuple[int, int]:
-    """(first number of the segment that holds `seqno`, offset behind its frame). Of an adopted one the offset is 0:
-    nothing can stand behind it. `seqno` may be the one before the oldest: that is the beginning of the oldest segment.
+def offset_after(chain: Chain, seqno: int) -> tuple[int, int]:
+    """(first number of the segment that holds `seqno`, offset after its frame). Of an adopted one the offset is 0:
+    nothing can stand after it. `seqno` may be the one before the oldest: that is the beginning of the oldest segment.
 
-    JournalMissingError (pruned), GapError or JournalDamagedError; what stands behind is not looked at."""
+    JournalMissingError (pruned), GapError or JournalDamagedError; what stands after is not looked at."""
     found = chain.find(seqno + 1 if seqno + 1 == chain.oldest_seqno() else seqno)
     if found.header.adopted:
         return found.first_seqno, 0

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from replicate.errors import DamagedError, FormatUnknownError
 from replicate.journal.catalogue import with_frame
-from replicate.journal.scan import frame_behind, scan
+from replicate.journal.scan import frame_after, scan
 from replicate.journal.segment import SegmentFile
 from replicate.journal.tail import ScanResult
 from replicate.model.transaction import Catalogue
@@ -74,14 +74,14 @@ def _stretches(segment: SegmentFile) -> Iterator[tuple[int, ScanResult]]:
     except FormatUnknownError:
         raise
     except DamagedError:
-        behind = frame_behind(segment.fd, header.catalogue_offset + 1, header.first_seqno, segment.path)
+        after = frame_after(segment.fd, header.catalogue_offset + 1, header.first_seqno, segment.path)
     else:
         found = scan(
             segment.fd, offset, header.first_seqno, chains=catalogue.chains, path=segment.path, all_marks=False
         )
         yield offset, found
-        behind = found.behind
-    while behind is not None:
-        found = scan(segment.fd, behind.offset, behind.seqno, path=segment.path, all_marks=False)
-        yield behind.offset, found
-        behind = found.behind
+        after = found.after
+    while after is not None:
+        found = scan(segment.fd, after.offset, after.seqno, path=segment.path, all_marks=False)
+        yield after.offset, found
+        after = found.after

@@ -1,7 +1,7 @@
 """Scanning a segment from an offset on, frame by frame, to where it ends or stops making sense.
 
-Guarantees: every frame before the result's `end_offset` has the right check, number, kind and chain hash; behind a bad
-one we look on through the whole rest of the file for a frame that verifies (a torn tail has none behind it). What
+Guarantees: every frame before the result's `end_offset` has the right check, number, kind and chain hash; after a bad
+one we look on through the whole rest of the file for a frame that verifies (a torn tail has none after it). What
 looks bad is read once more before it is called so: a writer may have been at it.
 Refuses to know: what to do about it (tail.py judges, recovery acts).
 """
@@ -16,7 +16,7 @@ from typing import Final
 from replicate.errors import FrameDamaged, JournalIOError
 from replicate.journal.frame import FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES, PLAUSIBLE
 from replicate.journal.record import RESTATED_KINDS, STREAM_KINDS, Head, check_frame, proven_after, restated_fault
-from replicate.journal.tail import Damage, FrameBehind, ScanResult
+from replicate.journal.tail import Damage, FrameAfter, ScanResult
 from replicate.journal.walk import may_define, plain_run
 from replicate.limits import FRAME_BYTES_MAX, MIB
 from replicate.model.transaction import Kind
@@ -73,7 +73,7 @@ def scan(
     """Scan frames from `from_offset`, the first of which should have `expected_next_seqno`.
 
     `chains`: the complete origin -> (origin_seqno, chain) before it; an origin that is not in it begins with seed 0.
-    None: unknown, each origin's first frame is taken on trust. `all_marks`: see `frame_behind`.
+    None: unknown, each origin's first frame is taken on trust. `all_marks`: see `frame_after`.
     FormatUnknownError when a frame verifies but is of a later release; JournalIOError when the file cannot be read.
     Every other fault is in the result.
     """
@@ -126,10 +126,10 @@ def scan(
         expected += 1
         count += 1
         offset += head.frame_bytes
-    behind = None
+    after = None
     if damage is not None:
-        behind = frame_behind(fd, offset + 1, expected, path, all_marks=all_marks)
-    return ScanResult(offset, expected - 1, count, known, mark, csn, tuple(definitions), damage, behind, restated)
+        after = frame_after(fd, offset + 1, expected, path, all_marks=all_marks)
+    return ScanResult(offset, expected - 1, count, known, mark, csn, tuple(definitions), damage, after, restated)
 
 
 def _read(
@@ -183,7 +183,7 @@ def _pieces(fd: int, offset: int, path: str) -> Iterator[tuple[int, bytes, bool]
 
 def _first_nonzero(window: _Window, index: int, fd: int, path: str) -> int | None:
     """Where something stands from `index` of the window on. The window itself is not read again: what a writer has
-    appended since is not behind the end that it shows."""
+    appended since is not after the end that it shows."""
     end = window.base + len(window.data)
     for base, data, _ in chain([(window.base + index, window.data[index:], False)], _pieces(fd, end, path)):
         # A comparison goes through a fresh segment's zeros, which each start reads, ten times as fast as lstrip.
@@ -192,9 +192,9 @@ def _first_nonzero(window: _Window, index: int, fd: int, path: str) -> int | Non
     return None
 
 
-def frame_behind(fd: int, offset: int, bad_seqno: int, path: str, *, all_marks: bool = True) -> FrameBehind | None:
+def frame_after(fd: int, offset: int, bad_seqno: int, path: str, *, all_marks: bool = True) -> FrameAfter | None:
     """The first frame from `offset` on that verifies and whose number could stand there. `all_marks`: its `mark` is the
-    highest of all behind it, too, for which the rest of the file is read; else its own alone. JournalIOError.
+    highest of all after it, too, for which the rest of the file is read; else its own alone. JournalIOError.
 
     Lower numbers do not count: an application may keep journal bytes in its own blobs, and a torn frame may hold one.
     """
@@ -210,12 +210,12 @@ def frame_behind(fd: int, offset: int, bad_seqno: int, path: str, *, all_marks: 
             at = base + match.start()
             frames_between = (at - offset) // (FRAME_HEAD_BYTES - FRAME_PREFIX_BYTES) + 1
             if head.kind in STREAM_KINDS and bad_seqno <= head.seqno <= bad_seqno + frames_between:
-                behind = _mark_behind(fd, at + head.frame_bytes, path) if all_marks else 0
-                return FrameBehind(at, head.seqno, max(head.mark, behind))
+                after = _mark_after(fd, at + head.frame_bytes, path) if all_marks else 0
+                return FrameAfter(at, head.seqno, max(head.mark, after))
     return None
 
 
-def _mark_behind(fd: int, offset: int, path: str) -> int:
+def _mark_after(fd: int, offset: int, path: str) -> int:
     """The highest MARK of all frames that verify from `offset` on, be there bad bytes between them or not."""
     mark = 0
     for _, data, _ in _pieces(fd, offset, path):

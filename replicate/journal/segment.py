@@ -27,7 +27,7 @@ from replicate.journal.frame import FRAME_HEAD_BYTES
 from replicate.journal.header import FLAG_ADOPTED, MAGIC, SegmentHeader
 from replicate.journal.record import LARGE_BEGINS, catalogue_payload, check_frame, decode, pack_frame, read_head
 from replicate.journal.scan import scan
-from replicate.journal.tail import Damage, FrameBehind, ScanResult
+from replicate.journal.tail import Damage, FrameAfter, ScanResult
 from replicate.journal.walk import Pieces
 from replicate.limits import SEGMENT_GROW_BYTES, SEGMENT_HEADER_BYTES
 from replicate.model.transaction import Catalogue, Kind, Transaction
@@ -39,7 +39,7 @@ __all__ = [
     "FLAG_ADOPTED",
     "MAGIC",
     "Damage",
-    "FrameBehind",
+    "FrameAfter",
     "ScanResult",
     "SegmentFile",
     "SegmentHeader",
@@ -150,7 +150,7 @@ class SegmentFile:
             )
 
     def append(self, offset: int, data: bytes | Pieces) -> int:
-        """Write frames at `offset`, where the last ones ended; the offset behind them. Not durable until `sync`.
+        """Write frames at `offset`, where the last ones ended; the offset after them. Not durable until `sync`.
 
         DiskFullError or JournalIOError: the bytes have been taken back (zeros again, as far as the file goes), nothing
         was appended, and only if that failed the object is poisoned. Any other error than those that os_errors.py
@@ -262,7 +262,7 @@ class SegmentFile:
         self._fsync(os.fsync)
 
     def read_catalogue(self) -> tuple[Catalogue, int]:
-        """The CATALOGUE frame, and the offset behind it: where an ordinary segment's frames begin.
+        """The CATALOGUE frame, and the offset after it: where an ordinary segment's frames begin.
 
         JournalDamagedError when it does not verify or is not this segment's.
         """
@@ -339,7 +339,7 @@ def create_segment(
 ) -> SegmentFile:
     """Make an ordinary segment: written under another name, fsynced, renamed, directory fsynced. Open for append.
 
-    Its frames begin behind its catalogue: `read_catalogue()[1]`. AlreadyExistsError when there is such a segment, but
+    Its frames begin after its catalogue: `read_catalogue()[1]`. AlreadyExistsError when there is such a segment, but
     with `replace`: the caller knows that nothing is in it, and the new one takes its name.
     ExhaustedError, DiskFullError or JournalIOError: there is none (an orphan with the suffix .tmp may remain;
     spool.remove_orphans); where the error names the directory, it is there, but its name may not stay.

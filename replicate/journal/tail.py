@@ -32,8 +32,8 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameBehind:
-    """The first frame that verifies behind damage. `mark`: the highest MARK of it and all that verify behind it."""
+class FrameAfter:
+    """The first frame that verifies after damage. `mark`: the highest MARK of it and all that verify after it."""
 
     offset: int
     seqno: int
@@ -58,7 +58,7 @@ class ScanResult:
     last_csn: int = 0
     definition_frames: tuple[int, ...] = ()
     damaged: Damage | None = None
-    behind: FrameBehind | None = None
+    after: FrameAfter | None = None
     restated: tuple[int, int, tuple[int, int] | None] | None = None
 
     def without_restated(self, reason: str) -> ScanResult:
@@ -81,13 +81,13 @@ class ScanResult:
 
 def goes_on(found: ScanResult) -> str:
     """For people, to follow what is damaged: where it goes on, and what is not there. "" where nothing verifies."""
-    behind, bad = found.behind, found.last_seqno + 1
-    if behind is None:
+    after, bad = found.after, found.last_seqno + 1
+    if after is None:
         return ""
-    if behind.seqno == bad:
-        return f"; {bad} stands at offset {behind.offset}"
-    lost = f"transaction {bad}" if behind.seqno == bad + 1 else f"transactions {bad} to {behind.seqno - 1}"
-    return f"; {lost} cannot be read, {behind.seqno} stands at offset {behind.offset}"
+    if after.seqno == bad:
+        return f"; {bad} stands at offset {after.offset}"
+    lost = f"transaction {bad}" if after.seqno == bad + 1 else f"transactions {bad} to {after.seqno - 1}"
+    return f"; {lost} cannot be read, {after.seqno} stands at offset {after.offset}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def classify_tail(
     * zeros to the end of the file are the normal end (they were written ahead);
     * bad bytes are **damage** when their seqno is at or below the last durable seqno kept beside the journal, any
       frame's MARK (on a primary), the highest seqno in a region, or a consumer's acknowledged seqno; or when a frame
-      that verifies stands behind them; or when they are a whole frame that verifies but does not belong there (a torn
+      that verifies stands after them; or when they are a whole frame that verifies but does not belong there (a torn
       write cannot make one);
     * a normal end is **damage** too when it lies before a seqno that was durable or acknowledged: something wiped the
       rest;
@@ -144,7 +144,7 @@ def classify_tail(
     us.
     """
     next_seqno = scan.last_seqno + 1
-    marks = max(scan.last_mark, scan.behind.mark if scan.behind else 0) if marks_are_ours else 0
+    marks = max(scan.last_mark, scan.after.mark if scan.after else 0) if marks_are_ours else 0
     witnesses = [
         (last_durable_seqno, "is durable by the mark kept beside the journal"),
         (marks, "is durable by the mark of another frame"),
@@ -160,7 +160,7 @@ def classify_tail(
         return Clean(scan.end_offset, next_seqno)
     if scan.damaged.whole_frame:
         return Damaged(scan.end_offset, next_seqno, scan.damaged.reason)
-    if scan.behind is not None and not power_lost:
-        reason = f"{scan.damaged.reason}; but seqno {scan.behind.seqno} verifies after it"
+    if scan.after is not None and not power_lost:
+        reason = f"{scan.damaged.reason}; but seqno {scan.after.seqno} verifies after it"
         return Damaged(scan.end_offset, next_seqno, reason)
     return Torn(scan.end_offset, next_seqno)

@@ -1,6 +1,6 @@
 """Taking an instance back to a common point: what it has beyond it is written to a file, and undone by before-images.
 
-    file of what is lost, durable · marker · pools retired · each region, piece by piece · journal cut behind the point
+    file of what is lost, durable · marker · pools retired · each region, piece by piece · journal cut after the point
     · durable mark, consumers, archive, kept seeds lowered · incarnation raised · marker gone
 
 Guarantees: nothing is undone before the file is durable; whatever is killed, the same command goes on and ends the
@@ -34,7 +34,7 @@ from replicate.errors import (
 )
 from replicate.instance.archive_mark import archived_seqno, note_archived
 from replicate.instance.instance import Instance
-from replicate.journal.backwards import offset_behind
+from replicate.journal.backwards import offset_after
 from replicate.journal.catalogue import catalogue_before
 from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
@@ -167,7 +167,7 @@ def _needed(instance: Instance, to: int | None, timeout_s: float, tell: Callable
 
 
 def _look(instance: Instance, to: int, timeout_s: float) -> tuple[int, Surveyed, int]:
-    """The journal's last number, what stands behind `to`, and the last csn. Raises as `rollback`."""
+    """The journal's last number, what stands after `to`, and the last csn. Raises as `rollback`."""
     with standing_still(instance, timeout_s) as door:
         last, csn = int(door.words[word.LAST_SEQNO]), int(door.words[word.LAST_CSN])
     chain = make_chain(instance)
@@ -242,7 +242,7 @@ def _read_marker(instance: Instance) -> _Marker | None:
         ) from error
 
 
-# Behind the marker: each step may have been done before.
+# After the marker: each step may have been done before.
 
 
 def _carry_out(instance: Instance, begun: _Marker, timeout_s: float) -> None:
@@ -279,7 +279,7 @@ def _cut_journal(instance: Instance, chain: Chain, position: Position, known: Ca
                 os.unlink(chain.path_of(first_seqno))
                 hit("rollback.unlinked")
                 sync_directory(chain.directory)
-        first_seqno, offset = offset_behind(chain, to)
+        first_seqno, offset = offset_after(chain, to)
         if offset:
             with chain.open(first_seqno, writable=True) as segment:
                 hit("rollback.before_cut")

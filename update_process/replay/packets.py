@@ -277,10 +277,10 @@ def _gap_error(instance: Instance, gap: PacketGap, reached: Position) -> PacketG
     facts: dict[str, Any] = {"packet": packet.number, "first_seqno": first, "last_seqno": last}
     which = f"packet {packet.number} of {packet.sender_name}"
     recover = f"there: replicate -i {packet.sender_name} packet recover --to {instance.name}"
-    if gap.is_behind:
+    if gap.is_after:
         what = f"{which} holds the beginning of the large transaction {first}, and the next packet is not here"
         do = f"Import that one. If it is lost, {recover} --number {packet.number}"
-        facts["is_behind"] = True
+        facts["is_after"] = True
     else:
         missing = f"transactions {first} to {last}" if last > first else f"transaction {first}"
         missing += _of_whom(reached, packet)
@@ -329,7 +329,7 @@ def _ends(packet: PacketSummary) -> int:
 
 def _lacking(gap: PacketGapError | None) -> LackingPacket | None:
     """For `status`; None where no packet is lacking between others, and the one that follows has only not come yet."""
-    if gap is None or gap.facts.get("is_behind"):
+    if gap is None or gap.facts.get("is_after"):
         return None
     last_seqno, missing = gap.facts.get("last_seqno"), gap.facts.get("missing")
     needs = tuple((origin, last) for origin, _, last in missing) if isinstance(missing, list) else ()

@@ -204,7 +204,7 @@ def _gap_error(instance: Instance, gap: VectorGap, names: dict[int, str]) -> Pac
     which, there = f"packet {packet.number} of {packet.sender_name}", f"there: replicate -i {packet.sender_name}"
     recover = f"{there} packet recover --to {me}"
     receipt = f"send a receipt (replicate -i {instance.named} packet export --to {packet.sender_name} --receipt), then "
-    if gap.is_behind:
+    if gap.is_after:
         what = f"{which} ends inside a large transaction, and the next packet is not here"
         do = f"Import that one. If it is lost, {recover} --number {packet.number}"
     else:
@@ -220,8 +220,8 @@ def _gap_error(instance: Instance, gap: VectorGap, names: dict[int, str]) -> Pac
         "packet": packet.number,
         "missing": [[one.origin, one.first, one.last] for one in gap.missing],
     }
-    if gap.is_behind:
-        facts["is_behind"] = True
+    if gap.is_after:
+        facts["is_after"] = True
     return PacketGapError(what, where=str(instance.path), do=do, **facts)
 
 

@@ -1,4 +1,4 @@
-"""The regions' part in recovery: their rings complete the journal, and what lies behind a hole is taken back.
+"""The regions' part in recovery: their rings complete the journal, and what lies beyond a hole is taken back.
 
 Guarantees: a record from a ring enters the journal only if it verifies and follows what stands before it; nothing is
 taken back before everything that must be is known to be possible and is kept in a file, each transaction once, also
@@ -89,7 +89,7 @@ def open_regions(instance: Instance) -> list[Region]:
 def _last_csn(region: Region) -> int:
     """An empty segment does not tell it; the clock may have gone back meanwhile."""
     found = [row.csn for row in region.opened.checkpoint()]
-    # On a supplier what others have written stands behind it, without a record: the checkpoint records tell its csn.
+    # On a supplier what others have written stands after it, without a record: the checkpoint records tell its csn.
     newest = next((slot for slot in reversed(region.ring) if slot.record is not None), None)
     if newest is not None and newest.record is not None:
         try:
@@ -128,7 +128,7 @@ def repair_from_rings(
         while found.damaged is not None and not found.damaged.whole_frame:
             seqno = found.last_seqno + 1
             frame = records.get(seqno)
-            known = max(witness, found.last_mark, found.behind.mark if found.behind else 0)
+            known = max(witness, found.last_mark, found.after.mark if found.after else 0)
             chains = dict(found.chains)
             if frame is None or seqno <= known or not _follows(frame, seqno, chains):
                 break
@@ -148,10 +148,10 @@ def repair_from_rings(
 
 
 def region_witness(regions: list[Region], last_seqno: int) -> int:
-    """The highest number that tells, by standing in a region, that the next one behind `last_seqno` was committed.
+    """The highest number that tells, by standing in a region, that the next one after `last_seqno` was committed.
 
     With several regions it need not: when every ring reaches back to the journal's end and none has the next number,
-    its own region lost it, and those behind it can be taken back.
+    its own region lost it, and those after it can be taken back.
     """
     following = last_seqno + 1
     telling = [
@@ -198,7 +198,7 @@ def complete_from_rings(instance: Instance, journal: Journal, regions: list[Regi
 
 
 def take_back_beyond(instance: Instance, journal: Journal, regions: list[Region]) -> None:
-    """Roll back, newest first, what regions hold behind the first hole. The journal is on the disk up to there: the
+    """Roll back, newest first, what regions hold beyond the first hole. The journal is on the disk up to there: the
     regions say from then on that they hold its last number, without a record that could complete it.
 
     Raises JournalMissingError when the rings do not reach back to the journal's end: then the journal is an old copy,
@@ -226,7 +226,7 @@ def take_back_beyond(instance: Instance, journal: Journal, regions: list[Region]
                 where=journal.segment.path,
                 do=f"Restore the journal; or begin again: {instance.way_out}",
             )
-    journal.fork(instance, f"{len(beyond)} transactions behind a hole after {last_seqno} were rolled back")
+    journal.fork(instance, f"{len(beyond)} transactions beyond a hole after {last_seqno} were rolled back")
     _keep(instance, journal, {seqno: record for seqno, record in beyond.items() if record is not None})
     for region in regions:
         hit("recovery.before_take_back")

@@ -6,7 +6,7 @@
     PIECE     = RAW_BYTES(u32) and the next bytes of it, compressed where that is shorter
     END       = POSITION(u64) of SUMMARY;  the other bodies are msgpack
 
-The summary stands behind what it sums up, so that a packet is written in one pass; END, which is always of the same
+The summary stands after what it sums up, so that a packet is written in one pass; END, which is always of the same
 length, leads to it. It holds a digest of all bytes before it, and the signature covers it. A packet between suppliers
 has version 2: its segments hold what the target lacks only, and so leave numbers out. An excerpt, which has some
 partitions only, or was told on by a filter, has version 3.
@@ -98,7 +98,7 @@ class SegmentPart:
 
 @dataclass(frozen=True, slots=True)
 class OriginName:
-    """Which instance is behind an origin's key, and the number of its first transaction in the sender's journal (0:
+    """Which instance an origin's key stands for, and the number of its first transaction in the sender's journal (0:
     not told)."""
 
     key: int
@@ -113,26 +113,26 @@ NO_LARGE: Final = (0, 0)
 @dataclass(frozen=True, slots=True)
 class BetweenSuppliers:
     """What a supplier's packet says besides. `incarnation`: the one that the sender writes in. `goes_on`: origin and
-    number of the large transaction that its first bytes are of, `goes_on_behind`: its last bytes; NO_LARGE: of none.
+    number of the large transaction that its first bytes are of, `goes_on_after`: its last bytes; NO_LARGE: of none.
     `met`: of each target the last incarnation that the sender has met, 0: none."""
 
     incarnation: int
     goes_on: tuple[int, int] = NO_LARGE
-    goes_on_behind: tuple[int, int] = NO_LARGE
+    goes_on_after: tuple[int, int] = NO_LARGE
     met: tuple[int, ...] = ()
 
     def pack(self) -> list[int]:
         """Flat."""
-        return [self.incarnation, *self.goes_on, *self.goes_on_behind, *self.met]
+        return [self.incarnation, *self.goes_on, *self.goes_on_after, *self.met]
 
     @classmethod
     def unpack(cls, packed: Any, targets: int) -> BetweenSuppliers:
         """What `pack` gave, of a packet for so many targets. ValueError when it is none."""
         need(type(packed) is list and len(packed) == 5 + targets, "what suppliers say")
         need(all(type(one) is int and 0 <= one <= U64_MAX for one in packed), "numbers of 64 bits")
-        incarnation, origin, number, origin_behind, number_behind, *met = packed
-        need(max(incarnation, origin, origin_behind, *met) <= U32_MAX, "numbers of 32 bits")
-        return cls(incarnation, (origin, number), (origin_behind, number_behind), tuple(met))
+        incarnation, origin, number, origin_after, number_after, *met = packed
+        need(max(incarnation, origin, origin_after, *met) <= U32_MAX, "numbers of 32 bits")
+        return cls(incarnation, (origin, number), (origin_after, number_after), tuple(met))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class PacketSummary:
     """What a packet is, whose and for whom. UUIDs have 16 bytes.
 
     `number`: rises with each packet of the sender; `before`: of the one that leads there where it begins, 0 when there
-    is none. `base`: what the target must have; `inside`: and so many bytes of the large transaction behind it. `end`:
+    is none. `base`: what the target must have; `inside`: and so many bytes of the large transaction after it. `end`:
     what it has afterwards; `end_inside`: the same of what goes on in the next packet. `own`: how far the sender is.
     `digest`: SHA-256 of all bytes before the summary. `suppliers`: of a packet between these, whose numbers are those
     of the sender's journal, and whose `base` and `end` say by origin what the target must have, and has. `excerpt`: of

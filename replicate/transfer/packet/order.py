@@ -17,13 +17,13 @@ from replicate.transfer.packet.format import PacketSummary
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Everything up to `seqno` is there, and of the large transaction behind it as many bytes as `parts` says by
+    """Everything up to `seqno` is there, and of the large transaction after it as many bytes as `parts` says by
     sender: they are those of its journal."""
 
     seqno: int
     parts: Mapping[bytes, int] = field(default_factory=dict)
 
-    def behind(self, packet: PacketSummary) -> Reached:
+    def after(self, packet: PacketSummary) -> Reached:
         """With the packet, which it takes."""
         last, part = packet.end.last_seqno, {packet.sender: packet.end_inside}
         return Reached(last, part) if last > self.seqno else Reached(self.seqno, {**self.parts, **part})
@@ -39,7 +39,7 @@ class Reached:
 @dataclass(frozen=True, slots=True)
 class Order:
     """`chosen`: to be taken in this order, as places in what was given; they lead to transaction `seqno`. `waiting`:
-    those that bring something behind that."""
+    those that bring something after that."""
 
     chosen: tuple[int, ...]
     waiting: tuple[int, ...]
@@ -77,7 +77,7 @@ def too_much(own: Position, packets: Iterable[PacketSummary]) -> TooMuch | None:
 
 
 def order_of(seqno: int, packets: Sequence[PacketSummary]) -> Order:
-    """What can be applied behind transaction `seqno`."""
+    """What can be applied after transaction `seqno`."""
     place, lead = Reached(seqno), 0
     way: list[int] = []
     left = sorted(range(len(packets)), key=lambda at: packets[at].base.last_seqno, reverse=True)
@@ -90,7 +90,7 @@ def order_of(seqno: int, packets: Sequence[PacketSummary]) -> Order:
         if not fitting:
             break
         at = max(fitting, key=lambda one: (_ends(packets[one]), -one))
-        place = place.behind(packets[at])
+        place = place.after(packets[at])
         way.append(at)
         near.remove(at)
         if packets[at].end.last_seqno > (packets[way[lead - 1]].end.last_seqno if lead else seqno):
@@ -106,19 +106,19 @@ def _ends(packet: PacketSummary) -> tuple[int, int]:
 @dataclass(frozen=True, slots=True)
 class PacketGap:
     """What is missing before `packet` can be applied: the transactions `first_seqno` to `last_seqno`. `last_seqno` 0: a
-    part of the large transaction `first_seqno`, before that packet, or, where `is_behind`, behind it."""
+    part of the large transaction `first_seqno`, before that packet, or, where `is_after`, after it."""
 
     packet: PacketSummary
     first_seqno: int
     last_seqno: int = 0
-    is_behind: bool = False
+    is_after: bool = False
 
 
 def gap_of(seqno: int, waiting: Iterable[PacketSummary]) -> PacketGap | None:
-    """What is missing first behind transaction `seqno`; None where nothing waits."""
+    """What is missing first after transaction `seqno`; None where nothing waits."""
     known = sorted(waiting, key=lambda one: (one.base.last_seqno, one.inside, one.number))
     before = [one for one in known if one.base.last_seqno > seqno or one.inside]
     if before:
         nearest = before[0]
         return PacketGap(nearest, seqno + 1, nearest.base.last_seqno if nearest.base.last_seqno > seqno else 0)
-    return PacketGap(known[-1], seqno + 1, is_behind=True) if known else None
+    return PacketGap(known[-1], seqno + 1, is_after=True) if known else None

@@ -74,7 +74,7 @@ class SuppliersView:
         return start_for(self.chain, known, self.last_seqno) - 1
 
     def base(self, names: Sequence[str]) -> Position:
-        """What all these should have, and the place of our journal behind which one of them lacks something.
+        """What all these should have, and the place of our journal after which one of them lacks something.
         NotFoundError where nothing is known of one; DivergedError, JournalMissingError."""
         rows = []
         for name in names:
@@ -97,10 +97,10 @@ class SuppliersView:
             rows.append(needed(row.known, self.supplied.end))
         return self.position(lowest(rows))
 
-    def position(self, known: Chains, behind_seqno: int = 0) -> Position:
-        """The place of our journal behind which who knows that much lacks something, and all that it knows.
-        `behind_seqno`: up to there it knows all."""
-        start = start_for(self.chain, known, self.last_seqno, behind_seqno=behind_seqno)
+    def position(self, known: Chains, after_seqno: int = 0) -> Position:
+        """The place of our journal after which who knows that much lacks something, and all that it knows.
+        `after_seqno`: up to there it knows all."""
+        start = start_for(self.chain, known, self.last_seqno, after_seqno=after_seqno)
         return Position(start - 1, vector_of(known), known)
 
 

@@ -43,11 +43,11 @@ class MissingRange:
 @dataclass(frozen=True, slots=True)
 class VectorGap:
     """What is missing before `packet` can be applied. `missing` is empty where it is a part of a large transaction
-    before it, or, where `is_behind`, behind it."""
+    before it, or, where `is_after`, after it."""
 
     packet: PacketSummary
     missing: tuple[MissingRange, ...] = ()
-    is_behind: bool = False
+    is_after: bool = False
 
 
 def vector_order(here: Chains, packets: Sequence[PacketSummary]) -> VectorOrder:
@@ -66,11 +66,11 @@ def vector_order(here: Chains, packets: Sequence[PacketSummary]) -> VectorOrder:
         reached = joined(reached, packets[at].end.chains)
         packet = packets[at]
         if packet.end_inside:
-            part = (packet.sender, *_said(packet).goes_on_behind)
+            part = (packet.sender, *_said(packet).goes_on_after)
             parts[part] = max(parts.get(part, 0), packet.end_inside)
         chosen.append(at)
         left.remove(at)
-    open_parts = [at for at in chosen if packets[at].end_inside and lacks(reached, *_said(packets[at]).goes_on_behind)]
+    open_parts = [at for at in chosen if packets[at].end_inside and lacks(reached, *_said(packets[at]).goes_on_after)]
     return VectorOrder(tuple(chosen), tuple(sorted((*left, *open_parts))), reached)
 
 
@@ -82,8 +82,8 @@ def _said(packet: PacketSummary) -> BetweenSuppliers:
 def _brings(packet: PacketSummary, reached: Chains, parts: Mapping[Part, int]) -> bool:
     if not covers(reached, packet.end.chains):
         return True
-    behind = _said(packet).goes_on_behind
-    return behind != NO_LARGE and lacks(reached, *behind) and parts.get((packet.sender, *behind), 0) < packet.end_inside
+    after = _said(packet).goes_on_after
+    return after != NO_LARGE and lacks(reached, *after) and parts.get((packet.sender, *after), 0) < packet.end_inside
 
 
 def _fits(packet: PacketSummary, reached: Chains, parts: Mapping[Part, int]) -> bool:
@@ -110,7 +110,7 @@ def vector_gap(reached: Chains, waiting: Iterable[PacketSummary]) -> VectorGap |
         inside = _said(one.packet).goes_on
         if inside != NO_LARGE and not covers(reached, one.packet.end.chains) and lacks(reached, *inside):
             return one
-    return VectorGap(parts[-1].packet, is_behind=True) if parts else None
+    return VectorGap(parts[-1].packet, is_after=True) if parts else None
 
 
 def _missing(packet: PacketSummary, reached: Chains) -> tuple[MissingRange, ...]:

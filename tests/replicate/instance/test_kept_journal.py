@@ -10,7 +10,7 @@ import pytest
 
 from replicate.errors import BusyError
 from replicate.instance.instance import Instance
-from replicate.instance.kept_journal import NAME, journal_kept, kept_behind
+from replicate.instance.kept_journal import NAME, journal_kept, kept_after
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def instance(tmp_path: Path) -> Instance:
 
 
 def kept(instance: Instance) -> int | None:
-    return kept_behind(instance.locks_directory, instance.run_directory)
+    return kept_after(instance.locks_directory, instance.run_directory)
 
 
 def test_it_is_kept_for_a_block(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from replicate.errors import DamagedError, FrameDamaged
-from replicate.journal.backwards import changes_backwards, offset_behind, pieces_backwards
+from replicate.journal.backwards import changes_backwards, offset_after, pieces_backwards
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import pack_elements
 from replicate.journal.walk import walk
@@ -63,7 +63,7 @@ def test_all_of_a_stretch_the_newest_piece_first(tmp_path: Path, piece_bytes: in
 def test_damage_is_known_before_the_newest_piece_is_out(tmp_path: Path) -> None:
     journal = ToyJournal(tmp_path / "journal")
     journal.write(3, "a" * 1000)
-    offset = offset_behind(journal.chain, 1)[1]
+    offset = offset_after(journal.chain, 1)[1]
     journal.write(3, "a" * 1000)
     flip(Path(journal.segment.path), offset + 100)
     with pytest.raises(FrameDamaged):
@@ -110,19 +110,19 @@ def test_a_large_transaction_that_ends_inside_a_change(tmp_path: Path) -> None:
 def test_where_a_transaction_ends(tmp_path: Path) -> None:
     journal = journal_of(tmp_path)
     chain = journal.chain
-    first, offset = offset_behind(chain, 30)
+    first, offset = offset_after(chain, 30)
     assert first == 1
     with chain.open(1) as segment:
         assert segment.read_frame(offset)[:1]
-    assert offset_behind(chain, 40)[0] == 1
-    assert offset_behind(chain, 81) == (81, 0)
-    assert offset_behind(chain, 121)[0] == 82
+    assert offset_after(chain, 40)[0] == 1
+    assert offset_after(chain, 81) == (81, 0)
+    assert offset_after(chain, 121)[0] == 82
     with chain.open(1, writable=True) as segment:
         segment.cut(offset)
-    assert offset_behind(chain, 30) == (1, offset), "once more, when nothing stands there any more"
+    assert offset_after(chain, 30) == (1, offset), "once more, when nothing stands there any more"
     with pytest.raises(DamagedError):
-        offset_behind(chain, 31)
-    begin = offset_behind(chain, 0)
+        offset_after(chain, 31)
+    begin = offset_after(chain, 0)
     assert begin[0] == 1, "the beginning of the oldest segment"
     assert 0 < begin[1] < offset
     journal.close()

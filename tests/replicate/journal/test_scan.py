@@ -197,7 +197,7 @@ def test_a_scan_beside_a_writer_finds_no_damage(
 
     monkeypatch.setattr(module.os, "pread", read)
     found = scan(journal.segment.fd, begin, 1, chains={}, path="p")
-    assert (found.damaged, found.behind) == (None, None)
+    assert (found.damaged, found.after) == (None, None)
     assert found.last_seqno == (20 if "end" in first_sees else 30)
     assert reads > 1
 
@@ -208,5 +208,5 @@ def test_what_stays_bad_is_damage(journal: ToyJournal) -> None:
     os.pwrite(journal.segment.fd, bytes(frames[21] - frames[20]), begin + frames[20])
     found = scan(journal.segment.fd, begin, 1, chains={}, path="p")
     assert found.damaged is not None
-    assert found.behind is not None
-    assert (found.last_seqno, found.behind.seqno) == (20, 22)
+    assert found.after is not None
+    assert (found.last_seqno, found.after.seqno) == (20, 22)

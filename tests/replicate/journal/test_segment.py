@@ -290,8 +290,8 @@ def test_a_long_segment_is_scanned_through_several_windows(journal: ToyJournal) 
     flip(Path(journal.segment.path), 50_000)
     damaged = _scan(journal)
     assert damaged.last_seqno == 0
-    assert damaged.behind is not None
-    assert damaged.behind.seqno == 2
+    assert damaged.after is not None
+    assert damaged.after.seqno == 2
 
 
 @pytest.mark.slow
@@ -346,8 +346,8 @@ def test_a_lost_page_before_a_good_frame_is_damage(journal: ToyJournal) -> None:
     found = _scan(journal)
     assert found.damaged is not None
     assert "after the end" in found.damaged.reason
-    assert found.behind is not None
-    assert found.behind.seqno == 3
+    assert found.after is not None
+    assert found.after.seqno == 3
 
 
 def test_frames_in_the_wrong_order_are_damage(journal: ToyJournal) -> None:
@@ -383,7 +383,7 @@ def test_a_frame_that_holds_frames_is_still_torn(journal: ToyJournal) -> None:
     begin = journal.append(journal.maker.transaction(old + b"tail" * 10))
     flip(Path(journal.segment.path), journal.end_offset - 1)
     found = _scan(journal)
-    assert (found.end_offset, found.behind) == (begin, None)
+    assert (found.end_offset, found.after) == (begin, None)
     assert isinstance(classify_tail(found, last_durable_seqno=5), Torn)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from replicate.journal.tail import Clean, Damage, Damaged, FrameBehind, ScanResult, Torn, classify_tail
+from replicate.journal.tail import Clean, Damage, Damaged, FrameAfter, ScanResult, Torn, classify_tail
 
 BAD = Damage(500, 11, "a frame's check does not match its content")
 
 
-def _scan(damaged: Damage | None = None, behind: FrameBehind | None = None, last_mark: int = 0) -> ScanResult:
-    return ScanResult(500, 10, 10, {}, last_mark, damaged=damaged, behind=behind)
+def _scan(damaged: Damage | None = None, after: FrameAfter | None = None, last_mark: int = 0) -> ScanResult:
+    return ScanResult(500, 10, 10, {}, last_mark, damaged=damaged, after=after)
 
 
 def test_zeros_are_the_normal_end() -> None:
@@ -33,12 +33,12 @@ def test_a_bad_frame_that_was_known_elsewhere_is_damage(witness: str) -> None:
 
 def test_a_bad_frame_below_a_mark_is_damage() -> None:
     assert isinstance(classify_tail(_scan(BAD, last_mark=11), last_durable_seqno=0), Damaged)
-    behind = _scan(BAD, FrameBehind(900, 13, 11))
-    assert "mark of another frame" in getattr(classify_tail(behind, last_durable_seqno=0), "reason", "")
+    after = _scan(BAD, FrameAfter(900, 13, 11))
+    assert "mark of another frame" in getattr(classify_tail(after, last_durable_seqno=0), "reason", "")
 
 
 def test_a_good_frame_behind_a_bad_one_is_damage() -> None:
-    verdict = classify_tail(_scan(BAD, FrameBehind(900, 12, 5)), last_durable_seqno=0)
+    verdict = classify_tail(_scan(BAD, FrameAfter(900, 12, 5)), last_durable_seqno=0)
     assert isinstance(verdict, Damaged)
     assert "seqno 12 verifies after it" in verdict.reason
 
@@ -63,14 +63,14 @@ def test_a_region_ahead_of_a_clean_end_is_completed_from_its_ring() -> None:
 
 
 def test_a_frame_behind_unsynced_damage_is_torn_after_a_power_loss_only() -> None:
-    behind = _scan(BAD, FrameBehind(900, 13, 9))
-    assert isinstance(classify_tail(behind, last_durable_seqno=9), Damaged)
-    assert isinstance(classify_tail(behind, last_durable_seqno=9, power_lost=True), Torn)
+    after = _scan(BAD, FrameAfter(900, 13, 9))
+    assert isinstance(classify_tail(after, last_durable_seqno=9), Damaged)
+    assert isinstance(classify_tail(after, last_durable_seqno=9, power_lost=True), Torn)
 
 
 def test_after_a_power_loss_any_mark_behind_still_proves_damage() -> None:
-    behind = _scan(BAD, FrameBehind(900, 13, 11))
-    assert isinstance(classify_tail(behind, last_durable_seqno=9, power_lost=True), Damaged)
+    after = _scan(BAD, FrameAfter(900, 13, 11))
+    assert isinstance(classify_tail(after, last_durable_seqno=9, power_lost=True), Damaged)
     assert isinstance(classify_tail(_scan(BAD), last_durable_seqno=11, power_lost=True), Damaged)
     assert isinstance(classify_tail(_scan(BAD), last_durable_seqno=0, acknowledged_max=11, power_lost=True), Damaged)
 
@@ -82,7 +82,7 @@ def test_after_a_power_loss_a_region_may_be_past_the_hole() -> None:
 
 
 def test_the_marks_of_another_instance_prove_nothing_of_our_disk() -> None:
-    for scan in (_scan(BAD, last_mark=11), _scan(BAD, FrameBehind(900, 13, 11))):
+    for scan in (_scan(BAD, last_mark=11), _scan(BAD, FrameAfter(900, 13, 11))):
         assert isinstance(classify_tail(scan, last_durable_seqno=9, power_lost=True), Damaged)
         assert isinstance(classify_tail(scan, last_durable_seqno=9, power_lost=True, marks_are_ours=False), Torn)
         assert isinstance(classify_tail(scan, last_durable_seqno=11, power_lost=True, marks_are_ours=False), Damaged)

@@ -145,13 +145,13 @@ def _of_segment(chain: Chain, first: int, bound: int, block_bytes: int) -> Itera
                 if not found.frames:
                     raise GapError(f"transaction {seqno} is not in the journal", where=segment.path, expected=seqno)
                 if DEFINE_MARK in data[: found.end] or b"\x03\xcf" in data[: found.end]:
-                    catalogue = _behind(catalogue, data[: found.end])
+                    catalogue = _after(catalogue, data[: found.end])
                 offset += found.end
                 seqno = found.last_seqno + 1
             yield Block(segment.path, start, offset, block_first, seqno - 1, False, known)
 
 
-def _behind(catalogue: Catalogue, data: bytes) -> Catalogue:
+def _after(catalogue: Catalogue, data: bytes) -> Catalogue:
     for offset, head in walk(data):
         end = offset + head.frame_bytes
         if head.kind == Kind.HISTORY or (data.find(DEFINE_MARK, offset, end) >= 0 and _defines(data[offset:end])):
@@ -263,12 +263,12 @@ class BlockReader:
         rows = ChangeRows()
         current: Sequence[Any] = ()
         place = taken_bytes = 0
-        for body, flat, start, length, behind in found:
+        for body, flat, start, length, after in found:
             if not first <= body[1] <= last:
                 self._define(flat, start)
                 continue
             if body is not current or not rows.keys:
-                place, current = place if body is current else behind, body
+                place, current = place if body is current else after, body
                 self._begin(rows, body)
             before = len(rows.keys)
             taken_bytes += length

@@ -34,7 +34,7 @@ def test_a_gap_is_named() -> None:
     assert (order.chosen, order.waiting, order.seqno) == ((0,), (1, 2), 10)
     gap = gap_of(10, [packets[at] for at in order.waiting])
     assert gap is not None
-    assert (gap.packet.number, gap.first_seqno, gap.last_seqno, gap.is_behind) == (3, 11, 20, False)
+    assert (gap.packet.number, gap.first_seqno, gap.last_seqno, gap.is_after) == (3, 11, 20, False)
     assert gap_of(10, []) is None
 
 
@@ -52,18 +52,18 @@ def test_a_large_transaction_over_three_packets() -> None:
     assert (without.chosen, without.waiting, without.seqno) == ((0,), (0, 1), 5)
     gap = gap_of(5, [packets[0], packets[2]])
     assert gap is not None
-    assert (gap.packet.number, gap.first_seqno, gap.last_seqno, gap.is_behind) == (3, 6, 0, False)
+    assert (gap.packet.number, gap.first_seqno, gap.last_seqno, gap.is_after) == (3, 6, 0, False)
     begun = order_of(0, packets[:1])
     assert (begun.chosen, begun.waiting, begun.seqno) == ((0,), (0,), 5)
-    behind = gap_of(5, packets[:1])
-    assert behind is not None
-    assert (behind.packet.number, behind.is_behind) == (1, True)
+    after = gap_of(5, packets[:1])
+    assert after is not None
+    assert (after.packet.number, after.is_after) == (1, True)
 
 
 def test_a_large_transaction_goes_on_in_packets_of_its_sender_only() -> None:
     packets = [summary(0, 5, end_inside=100), summary(5, 7, inside=100, sender=OTHER)]
     assert order_of(0, packets).seqno == 5
-    assert order_of(0, [*packets, summary(5, 6, inside=90)]).seqno == 7  # behind it there is no part any more
+    assert order_of(0, [*packets, summary(5, 6, inside=90)]).seqno == 7  # after it there is no part any more
     assert Reached(5, {SENDER: 100}).takes(summary(5, 7, inside=100))
 
 
@@ -81,7 +81,7 @@ def reachable(place: Reached, packets: list[PacketSummary]) -> int:
     for packet in packets:
         if place.takes(packet):
             rest = [one for one in packets if one is not packet]
-            best = max(best, reachable(place.behind(packet), rest))
+            best = max(best, reachable(place.after(packet), rest))
     return best
 
 
@@ -97,7 +97,7 @@ def test_no_other_way_leads_further(seqno: int, made: list[tuple[int, int, int, 
     place = Reached(seqno)
     for at in order.chosen:
         assert place.takes(packets[at])
-        place = place.behind(packets[at])
+        place = place.after(packets[at])
     assert place.seqno == order.seqno
     left = [at for at, one in enumerate(packets) if (one.last_seqno, one.end_inside) > (order.seqno, 0)]
     assert list(order.waiting) == left

@@ -33,9 +33,9 @@ def at(seqno: int, **epochs: int) -> Position:
 
 def packet(
     base: Position, end: Position, *, number: int = 2, inside: int = 0, end_inside: int = 0,
-    goes_on: tuple[int, int] = NO_LARGE, goes_on_behind: tuple[int, int] = NO_LARGE, sender: bytes = SENDER,
+    goes_on: tuple[int, int] = NO_LARGE, goes_on_after: tuple[int, int] = NO_LARGE, sender: bytes = SENDER,
 ) -> PacketSummary:  # fmt: skip
-    said = BetweenSuppliers(1, goes_on, goes_on_behind, (1,))
+    said = BetweenSuppliers(1, goes_on, goes_on_after, (1,))
     made = summary(0, 1, number=number, before=number - 1, inside=inside, end_inside=end_inside, sender=sender)
     return replace(made, base=base, end=end, own=end, suppliers=said)
 
@@ -87,8 +87,8 @@ def test_a_receipt_is_never_taken_nor_waited_for() -> None:
 
 
 LARGE = (A, 2)
-FIRST = packet(at(1, a=1), at(1, a=1), end_inside=100, goes_on_behind=LARGE)
-MIDDLE = packet(at(1, a=1), at(1, a=1), number=3, inside=100, end_inside=200, goes_on=LARGE, goes_on_behind=LARGE)
+FIRST = packet(at(1, a=1), at(1, a=1), end_inside=100, goes_on_after=LARGE)
+MIDDLE = packet(at(1, a=1), at(1, a=1), number=3, inside=100, end_inside=200, goes_on=LARGE, goes_on_after=LARGE)
 LAST = packet(at(1, a=1), at(3, a=3), number=4, inside=200, goes_on=LARGE)
 
 
@@ -102,10 +102,10 @@ def test_a_large_transaction_over_three_packets() -> None:
     assert (without.chosen, without.waiting) == ((0,), (0, 1))
     gap = vector_gap(without.reached, [FIRST, LAST])
     assert gap is not None
-    assert (gap.packet, gap.missing, gap.is_behind) == (LAST, (), False)
+    assert (gap.packet, gap.missing, gap.is_after) == (LAST, (), False)
     begun = vector_order(here, [FIRST])
-    behind = vector_gap(begun.reached, [FIRST])
-    assert (begun.waiting, behind and behind.is_behind) == ((0,), True)
+    after = vector_gap(begun.reached, [FIRST])
+    assert (begun.waiting, after and after.is_after) == ((0,), True)
 
 
 def test_the_bytes_of_a_large_transaction_are_its_senders() -> None:

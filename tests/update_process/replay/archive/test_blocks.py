@@ -111,7 +111,7 @@ def test_a_mark_of_a_definition_by_accident_is_not_decoded_at_length(monkeypatch
         return catalogue.with_frame(known, frame)
 
     monkeypatch.setattr(blocks, "with_frame", with_frame)
-    found = blocks._behind(Catalogue({T.table_id: T}), b"".join(frames))
+    found = blocks._after(Catalogue({T.table_id: T}), b"".join(frames))
     assert list(found.definitions) == [T.table_id, WIDER.table_id]
     assert decoded == frames[1:2]
 
