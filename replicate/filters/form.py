@@ -33,7 +33,7 @@ class Form(Enum):
     JSON = "json"
     """A line of JSON for each event."""
     MSGPACK = "msgpack"
-    """A map of msgpack for each event, one behind the other."""
+    """A map of msgpack for each event, one after the other."""
 
 
 def refuse(what: str) -> FilterError:

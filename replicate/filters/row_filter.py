@@ -39,7 +39,7 @@ Truth: TypeAlias = bool | None
 Judge: TypeAlias = Callable[[Image], Truth]
 
 _NUMBER, _TEXT, _BLOB = 1, 2, 3
-"""The order of storage classes, behind NULL."""
+"""The order of storage classes, after NULL."""
 _TOKEN: Final = re.compile(
     r"""\s*(?:
       (?P<real>[+-]?\s*(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?\s*\d+[eE][+-]?\d+)

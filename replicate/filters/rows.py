@@ -83,7 +83,7 @@ class RowSelection:
         return not is_kept_back and (definition.region, definition.table) not in self._filters
 
     def check(self) -> None:
-        """PeerRefusedError (ROWS_REFUSED) where the stream cannot go on behind what was taken last."""
+        """PeerRefusedError (ROWS_REFUSED) where the stream cannot go on after what was taken last."""
         if self._stopped is not None:
             raise self._stopped
 

@@ -65,7 +65,7 @@ def _nobody(_segment: SegmentFile, _seqno: int, _offset: int) -> None:
 
 
 def catalogue_before(chain: Chain, seqno: int, note: Callable[[SegmentFile, int, int], None] = _nobody) -> Catalogue:
-    """Everything in force just before `seqno`, position included. `seqno` may be the one right behind the last.
+    """Everything in force just before `seqno`, position included. `seqno` may be the one right after the last.
 
     `note` is told where frames begin on the way: segment, seqno, offset. JournalMissingError when it was pruned;
     GapError when the journal ends before it; what reading raises.
@@ -76,11 +76,11 @@ def catalogue_before(chain: Chain, seqno: int, note: Callable[[SegmentFile, int,
         if seqno == found.first_seqno:
             return catalogue
         if found.header.adopted:
-            return _behind_large(catalogue, segment, seqno)
+            return _after_large(catalogue, segment, seqno)
         return _walked(catalogue, segment, offset, seqno, note)
 
 
-def _behind_large(catalogue: Catalogue, segment: SegmentFile, seqno: int) -> Catalogue:
+def _after_large(catalogue: Catalogue, segment: SegmentFile, seqno: int) -> Catalogue:
     _, commit = segment.read_commit()
     content = commit.content[0]
     if seqno != commit.seqno + 1 or not isinstance(content, LargeCommit):

@@ -122,7 +122,7 @@ class Chain:
         """All segments, oldest first, headers and links verified.
 
         JournalMissingError when one in the middle is gone, JournalDamagedError when one is not what the next was
-        written behind; what `open_segment` raises.
+        written after; what `open_segment` raises.
         """
         found = tuple(self.segment(first_seqno) for first_seqno in self.first_seqnos())
         for previous, following in pairwise(found):

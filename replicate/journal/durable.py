@@ -191,7 +191,7 @@ class DurableSidecar:
             self._store(seqno, counter, 1 - index)
             if words is not None:
                 words[self._seqno_at] = seqno
-                words[self._counter_at] = counter  # last: behind an old one, the same slot is written once more
+                words[self._counter_at] = counter  # last: after an old one, the same slot is written once more
 
     def settle(self, seqno: int) -> None:
         """As `write`, of this boot, and both slots are on the disk. After a sync that failed the newer one may be torn

@@ -53,7 +53,7 @@ class SegmentHeader:
     """What the header says, field by field.
 
     `created_wall_ns`: wall time of creation, for people only. `previous_*`: the segment before (first seqno 0 = none),
-    its last seqno, the offset behind its last frame, and its header's check. `origin_seqno`, `chain`: the own origin's
+    its last seqno, the offset after its last frame, and its header's check. `origin_seqno`, `chain`: the own origin's
     at the start. `commit_offset`: of the LARGE frame in an adopted segment, else 0. `catalogue_offset`: of the
     CATALOGUE frame.
     """
@@ -162,7 +162,7 @@ class SegmentHeader:
             )
 
     def link_fault(self, previous: SegmentHeader) -> str | None:
-        """Why this segment cannot be the one right behind `previous`; None when it is."""
+        """Why this segment cannot be the one right after `previous`; None when it is."""
         if self.previous_first_seqno != previous.first_seqno:
             return f"it follows segment {self.previous_first_seqno}, not {previous.first_seqno}"
         if self.previous_check != previous.check:

@@ -32,7 +32,7 @@ BUFFER_BYTES: Final = 4 * 1024 * 1024
 class AsideSegment:
     """One segment in the making. For one thread; `enter` or `abort` ends it.
 
-    `header`: of the segment that begins with the first frame, behind the journal's end as it is now. `catalogue`: in
+    `header`: of the segment that begins with the first frame, after the journal's end as it is now. `catalogue`: in
     force there, position and all.
     """
 
@@ -53,7 +53,7 @@ class AsideSegment:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last frame."""
+        """The offset after the last frame."""
         return self._flushed + len(self._buffer)
 
     def write(self, batch: FrameBatch, last: Head) -> None:

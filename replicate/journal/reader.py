@@ -180,7 +180,7 @@ class ChainReader:
         return segment
 
     def _locate(self, segment: SegmentFile) -> int:
-        """The offset of the frame `_next_seqno`, or where frames end when it is the one right behind the last."""
+        """The offset of the frame `_next_seqno`, or where frames end when it is the one right after the last."""
         if segment.header.adopted:
             return 0
         seqnos, offsets = self._index(segment)

@@ -9,7 +9,7 @@ Where each number of its head stands, frame.py says. Every frame is valid msgpac
              to the end, seeded with the origin's previous CHAIN (the first: 0).
     NULL     may stand for a transaction whose content is gone, and then carries its CHAIN.
     RESTATED, RESTATED_LARGE: a transaction in other words, under its CHAIN. Its payload begins with a
-             comment (06 00 cf CHECK [reason]); CHECK = XXH3-64 over ORIGIN's part and all behind CHECK,
+             comment (06 00 cf CHECK [reason]); CHECK = XXH3-64 over ORIGIN's part and all after CHECK,
              seeded with CHAIN.
     MIXED    A transaction over several partitions. CHAIN covers its sections (sections.py), not its changes.
 
@@ -105,7 +105,7 @@ DEFINE_MARK: Final = bytes([Op.DEFINE, 0xCE])
 _PART: Final = struct.Struct(">BIBI")
 _CHECKED: Final = struct.Struct(">BBBQ")
 _CHECK_END: Final = FRAME_HEAD_BYTES + _CHECKED.size
-"""Behind the check of a restated frame."""
+"""After the check of a restated frame."""
 _ARRAY32: Final = struct.Struct(">BI")
 _STREAM_VALUE_BYTES_MAX: Final = 2**31 - 1
 
@@ -140,7 +140,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FrameBatch:
-    """Complete frames one behind the other in `data`, without a gap: `count` of them, first_seqno to last_seqno."""
+    """Complete frames one after the other in `data`, without a gap: `count` of them, first_seqno to last_seqno."""
 
     first_seqno: int
     last_seqno: int
@@ -243,7 +243,7 @@ def trim(frame: bytes, wants: Callable[[int], bool]) -> bytes:
 
 def pack_resolved(frame: bytes, reason: str, changes: Sequence[object], losses: Sequence[bytes] = ()) -> bytes:
     """The transaction of that frame as what it came to where it was merged: RESTATED by those flat changes, with what
-    its writer wrote behind them (RESOLVED), and the `losses`. `as_written` gives the frame back. InternalError above
+    its writer wrote after them (RESOLVED), and the `losses`. `as_written` gives the frame back. InternalError above
     the limit."""
     flat = [*changes, *resolved_change(frame, losses)]
     return pack_restated(read_head(frame), reason, pack_changes(flat), len(flat))

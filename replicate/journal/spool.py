@@ -118,7 +118,7 @@ class Spool:
         return self._flushed_bytes + len(self._buffer)
 
     def cut(self, offset: int) -> None:
-        """Take the change stream back to `offset` bytes: what was written behind it is forgotten.
+        """Take the change stream back to `offset` bytes: what was written after it is forgotten.
 
         JournalDamagedError when the part that is cut into does not verify; JournalIOError.
         """

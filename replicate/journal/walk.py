@@ -125,7 +125,7 @@ def measure(
     max_bytes: int | None = None,
     verify: bool = True,
 ) -> Measured:
-    """Count whole frames from `offset` on by their heads; CHECK too if `verify`. The fast walk behind every reader.
+    """Count whole frames from `offset` on by their heads; CHECK too if `verify`. The fast walk of every reader.
 
     Stops quietly before a frame above `last_seqno`, one that goes beyond `max_bytes` from `offset` (never before the
     first), one that is not wholly in the buffer, zeros, and one that is wrong when good ones stand before it.
@@ -215,7 +215,7 @@ def may_define(data: bytes, begin: int, end: int) -> bool:
 
 
 class FrameRun(NamedTuple):
-    """Frames that `plain_run` has passed. `point`: where their origin stands behind them; `definitions`: indices."""
+    """Frames that `plain_run` has passed. `point`: where their origin stands after them; `definitions`: indices."""
 
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks of a run
     end: int
@@ -278,7 +278,7 @@ def plain_run(
 
 
 class Skimmed(NamedTuple):
-    """Frames that `skim_run` has passed over. `point`: where their origin stands behind them; `definitions`: where each
+    """Frames that `skim_run` has passed over. `point`: where their origin stands after them; `definitions`: where each
     frame that may hold one begins and ends."""
 
     count: int  # type: ignore[assignment]  # as in FrameRun
@@ -290,7 +290,7 @@ class Skimmed(NamedTuple):
 
 def skim_run(data: bytes, index: int, expected: int, known: Mapping[int, tuple[int, int]], last_seqno: int) -> Skimmed:
     """As `plain_run`, and in a fifth of its time (measured), for the process that only asks where the origin stands
-    behind the run: frames are passed over by their heads. What is told is verified: by its check the last frame, whose
+    after the run: frames are passed over by their heads. What is told is verified: by its check the last frame, whose
     chain hash covers all before it, and every frame that may define something."""
     size = len(data)
     nothing = Skimmed(0, index, -1, (0, 0), [])
@@ -340,7 +340,7 @@ def _mark_from(data: bytes, index: int) -> int:
     return found if found >= 0 else len(data)
 
 
-# Frames that do not lie one behind the other.
+# Frames that do not lie one after the other.
 
 
 class Pieces:

@@ -1,4 +1,4 @@
-"""A large transaction that was merged here: what it came to, and, piece by piece behind that, what its writer wrote.
+"""A large transaction that was merged here: what it came to, and, piece by piece after that, what its writer wrote.
 
     what part 0 came to · RESOLVED (part 0) · what part 1 came to · RESOLVED (part 1) · … · RESOLVED (the commit)
 
@@ -115,8 +115,8 @@ class WrittenLarge(LargeTransaction):
             commit_offset=end,
             catalogue_offset=end + len(self.commit_frame),
         )
-        behind = self.commit_frame + catalogue_frame(catalogue, final)
-        return end + len(behind), chain([final.pack().ljust(part_offset(0), b"\0")], self.parts(), [behind])
+        after = self.commit_frame + catalogue_frame(catalogue, final)
+        return end + len(after), chain([final.pack().ljust(part_offset(0), b"\0")], self.parts(), [after])
 
 
 def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ boot of the machine.
 Refuses to know: clocks, sockets and files; who prints. Pure.
 
 `told` is the last word of the other side's clock and position (a heartbeat); `heard` the last bytes of any kind. On a
-slow line they differ: bytes of one long batch come, and the heartbeat waits behind it. Then nothing is silent, and
+slow line they differ: bytes of one long batch come, and the heartbeat waits for its end. Then nothing is silent, and
 yet lag and backlog are not known.
 """
 

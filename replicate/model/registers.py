@@ -108,7 +108,7 @@ class Row:
 
 class RowChanged(NamedTuple):
     """One change of one row whose key it leaves alone. `groups`: those that it writes, of a delete all sums; `values`:
-    its image behind it, of a delete the one before it; `before`: of an update the one before it, where it has sums."""
+    its image after it, of a delete the one before it; `before`: of an update the one before it, where it has sums."""
 
     op: int
     values: Image
@@ -193,10 +193,10 @@ def _with(by_origin: Mapping[int, tuple[Added, ...]], stamp: Stamp, value: int) 
     """And what was added with that stamp, too; what one transaction adds is one."""
     csn, origin, origin_seqno = stamp
     added = by_origin.get(origin, ())
-    at = behind = bisect_left(added, origin_seqno, key=_number_of)
+    at = after = bisect_left(added, origin_seqno, key=_number_of)
     if at < len(added) and added[at].origin_seqno == origin_seqno:
-        behind, value = at + 1, _plus(added[at].value, value)
-    return {**by_origin, origin: (*added[:at], Added(csn, origin_seqno, value), *added[behind:])}
+        after, value = at + 1, _plus(added[at].value, value)
+    return {**by_origin, origin: (*added[:at], Added(csn, origin_seqno, value), *added[after:])}
 
 
 def _number_of(one: Added) -> int:
@@ -312,7 +312,7 @@ def same_value(one: Any, other: Any) -> bool:
 
 def pack_row(row: Row, writer: Stamp | None) -> bytes:
     """Its stamps; of a row that is gone, or waits, its values, too. Those of any other are in the table. Where one
-    transaction has stamped all of it, the groups stand as bytes. Behind them what was added to sums, where anything
+    transaction has stamped all of it, the groups stand as bytes. After them what was added to sums, where anything
     was. `writer`: as `Row.writer` says."""
     groups: bytes | list[int]
     if writer is not None and not row.sums and 0 <= min(row.stamps, default=0) <= max(row.stamps, default=0) < 256:

@@ -4,7 +4,7 @@ A supplier's transaction begins with what its writer has applied of others since
 two transactions it is known whether one's writer had seen the other; and what everybody has seen, nobody will ever
 write a transaction beside.
 
-Guarantees: what is told is exact, and arrives behind all that its teller wrote before; an unknown supplier has seen
+Guarantees: what is told is exact, and arrives after all that its teller wrote before; an unknown supplier has seen
 nothing.
 Leaves to others: where it is kept (region/sqlite/bookkeeping.py), who the suppliers are (writers.py). Pure.
 """
@@ -45,7 +45,7 @@ def stable(members: Mapping[bytes, Sequence[int]], told: Mapping[int, Told], her
 
 
 def has_seen(told: Told, writer: int, origin: int, origin_seqno: int) -> bool:
-    """Whether a transaction that `writer` wrote after it had told `told` comes behind that one of `origin`."""
+    """Whether a transaction that `writer` wrote after it had told `told` comes after that one of `origin`."""
     return origin == writer or told.get(origin, 0) >= origin_seqno
 
 

@@ -43,7 +43,7 @@ RETIRING: Final = "retiring"
 PARTED: Final = "parted"
 """What one says by which a supplier takes nothing more from one that is gone."""
 RETIRED: Final = "retired"
-"""What one says of a supplier that is gone, once all others have parted: nothing of it comes behind this."""
+"""What one says of a supplier that is gone, once all others have parted: nothing of it comes after this."""
 OF_GONE: Final = frozenset((RETIRING, PARTED, RETIRED))
 OF_WRITERS: Final = frozenset((WRITTEN, SHARED, LEFT, *OF_GONE))
 
@@ -428,7 +428,7 @@ class Resolved:
     """Rows that two suppliers had changed at once: the changes before this one are what they came to here. `payload`
     is what the transaction's writer wrote, `count` elements of a frame of that `kind`. `losses`: what was lost by it,
     as the region keeps it. Of kind 0 and empty: the transaction removes rows for their unique values. Of a large
-    transaction each part stands behind what it came to (kind PART, `count` is its number), the commit last."""
+    transaction each part stands after what it came to (kind PART, `count` is its number), the commit last."""
 
     kind: int
     payload: bytes

@@ -40,7 +40,7 @@ class TableWish:
 
     @property
     def told(self) -> str:
-        """For people, behind the name of the table."""
+        """For people, after the name of the table."""
         where = f"where {self.condition}" if self.condition else ""
         if not self.columns:
             return where

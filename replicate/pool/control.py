@@ -6,7 +6,7 @@
     words  72 -   73   16 sleeper bytes, one for each reader that sleeps on a doorbell
     words 128 -  447   arrays of 64 words: one for each region, and one for the definitions of the segment
     words 448 -  510   threes of words: where other origins stand, on a supplier
-    words 512 - 1023   the path of the instance's directory, NUL behind it (shared_memory.py, once)
+    words 512 - 1023   the path of the instance's directory, NUL after it (shared_memory.py, once)
     rest               zeros, for later
 
 Every word is a native, aligned u64 reached through `memoryview.cast("Q")` (named `words`): such loads and stores were
@@ -63,7 +63,7 @@ INTENT_SEQNO: Final = 25
 INTENT_REGIONS: Final = 26
 """Bit i: region i takes part in INTENT_SEQNO."""
 DEFINITION_COUNT: Final = 27
-"""Definitions appended to the current segment behind its catalogue; offsets in DEFINITION_OFFSET[0 … count-1]."""
+"""Definitions appended to the current segment after its catalogue; offsets in DEFINITION_OFFSET[0 … count-1]."""
 CATALOGUE_GENERATION: Final = 28
 """Rises whenever the catalogue changes; a process with an older generation reads it again."""
 LAST_COMMIT_WALL_NS: Final = 29

@@ -91,7 +91,7 @@ class JournalPool:
 
     @classmethod
     def create(cls, instance: bytes, *, configured_bytes: int, last_seqno: int, replace: bool = False) -> JournalPool:
-        """An empty pool behind `last_seqno`, in state BUILDING: fill the commit words, then call `mark_ready()`.
+        """An empty pool after `last_seqno`, in state BUILDING: fill the commit words, then call `mark_ready()`.
 
         Under the commit lock. `instance`: the 16 bytes of its UUID. Errors: see SharedMemory.create.
         """
@@ -295,7 +295,7 @@ class PoolReader:
     def poll(self, max_bytes: int) -> FrameBatch | InFiles | Lapped | None:
         """The next transactions: whole records up to `max_bytes` of frames (at least one), or where to find them.
 
-        None: nothing new. FrameBatch.first_seqno is `next_seqno`, which moves behind it. InFiles begins there
+        None: nothing new. FrameBatch.first_seqno is `next_seqno`, which moves after it. InFiles begins there
         too. PoolReplacedError when the pool is not the instance's any more (noticed while idle, or when it was
         closed); nothing is skipped then.
         """
@@ -338,10 +338,10 @@ class PoolReader:
         while position + HEAD_BYTES <= end:
             # ring.parse, written out: this loop is half of what a Source Server does with a small transaction.
             check, length, own, record_first, record_last, number, kind = unpack_head(chunk, position)
-            behind = position + (length if kind != _PADDING else HEAD_BYTES)
-            if own != address + position or length < HEAD_BYTES or behind > end:
+            after = position + (length if kind != _PADDING else HEAD_BYTES)
+            if own != address + position or length < HEAD_BYTES or after > end:
                 break
-            if crc32c(chunk[position + CHECK_BYTES : behind]) != check:
+            if crc32c(chunk[position + CHECK_BYTES : after]) != check:
                 break
             if record_last < expected:  # padding has 0
                 position += (length + 7) & ~7
@@ -352,7 +352,7 @@ class PoolReader:
                 if record_first > expected or kind != _FRAMES:
                     self._address = address + position
                     return InFiles(expected, record_first - 1 if record_first > expected else record_last)
-            data = chunk[position + HEAD_BYTES : behind]
+            data = chunk[position + HEAD_BYTES : after]
             if record_first < expected:
                 data, number = _from_seqno(data, expected), record_last - expected + 1
             total += len(data)
@@ -366,7 +366,7 @@ class PoolReader:
         if not position:
             self.damaged_records += 1
             return self._lapped()
-        # What stopped us behind the first record begins the next look, which will tell cut from bad.
+        # What stopped us after the first record begins the next look, which will tell cut from bad.
         self._address = address + position
         if not pieces:
             return None

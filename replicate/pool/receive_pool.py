@@ -51,7 +51,7 @@ WRITTEN: Final = 16
 LAST_RECEIVED_SEQNO: Final = 17
 """Last transaction received whole."""
 RECEIVED_PARTS: Final = 18
-"""Parts received of the transaction behind it; 0 when none."""
+"""Parts received of the transaction after it; 0 when none."""
 RECEIVER_PID: Final = 19
 RECEIVER_ALIVE_NS: Final = 20
 RECEIVER_GENERATION: Final = 21
@@ -131,7 +131,7 @@ class ReceivePool:
 
     @classmethod
     def create(cls, instance: bytes, *, configured_bytes: int, last_seqno: int, replace: bool = False) -> ReceivePool:
-        """An empty pool behind `last_seqno` (the last one applied), ready for use, and we are its producer.
+        """An empty pool after `last_seqno` (the last one applied), ready for use, and we are its producer.
 
         `instance`: the 16 bytes of its UUID. Only under the Receiver Server's own lock. Errors: SharedMemory.create.
         """
@@ -235,7 +235,7 @@ class ReceivePool:
 
     @property
     def received_parts(self) -> int:
-        """Parts received of the transaction behind `last_received_seqno`."""
+        """Parts received of the transaction after `last_received_seqno`."""
         return self.words[RECEIVED_PARTS]
 
     @property
@@ -308,7 +308,7 @@ class ReceivePool:
         return int(self.words[RESTART_DONE])
 
     def restart(self, last_received_seqno: int) -> None:
-        """Drop everything that is not freed and begin behind `last_received_seqno`; answers an open request.
+        """Drop everything that is not freed and begin after `last_received_seqno`; answers an open request.
 
         The producer may do this only while a request is open, or while no consumer lives: InternalError otherwise.
         """
@@ -323,7 +323,7 @@ class ReceivePool:
             words[RESTART_DONE] = request
 
     def note_received(self, last_seqno: int, parts: int = 0) -> None:
-        """What is offered next begins behind `last_seqno`, and those parts of the one after it. For a producer whose
+        """What is offered next begins after `last_seqno`, and those parts of the one after it. For a producer whose
         secondary was filled again since: what was received before counts no more."""
         self.words[RECEIVED_PARTS] = parts
         self.words[LAST_RECEIVED_SEQNO] = last_seqno
@@ -422,7 +422,7 @@ class ReceivePool:
             place = following
 
     def commit_times(self, applied_seqno: int, now_ns: int) -> Iterator[tuple[int, int]]:
-        """For the lag of one that begins: of each record that is not freed its first transaction behind
+        """For the lag of one that begins: of each record that is not freed its first transaction after
         `applied_seqno`, and when that was committed, on the monotonic clock (nanoseconds; `now_ns` at most). By the
         source's clock, which its last word ties to ours: what differs between the two clocks does not count. Nothing
         before such a word.
@@ -468,7 +468,7 @@ class ReceivePool:
         self.words[UPDATE_STATE] = state
 
     def request_restart(self) -> int:
-        """Ask the producer to begin again behind what is applied. Read nothing until `restart_done(number)`."""
+        """Ask the producer to begin again after what is applied. Read nothing until `restart_done(number)`."""
         number: int = max(self.words[RESTART_REQUEST], self.words[RESTART_DONE]) + 1
         self.words[RESTART_REQUEST] = number
         return number

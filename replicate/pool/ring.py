@@ -9,7 +9,7 @@ Addresses only grow; an address' place in the ring is address % capacity. Both a
     |<- u32 ->       |<-------------------- u64 --------------------->  |<- u32 ->      |                  | pad  |
     |<------------------------------ length (head and data) ------------------------------------>|
 
-* All numbers are native. `check` is the CRC-32C of everything behind it: the rest of the head, and the data.
+* All numbers are native. `check` is the CRC-32C of everything after it: the rest of the head, and the data.
 * A record never wraps. What is too short for it at the end of the ring is filled by a PADDING record (its length is
   that of the gap), or, when not even a head fits, by nothing: both sides skip fewer than HEAD_BYTES at the end.
 * A record of kind IN_FILES has no data: its transactions are to be read from the journal files.
@@ -51,7 +51,7 @@ class RecordKind(IntEnum):
     PARTS = 4
     """Part frames of one large transaction; first_seqno = last_seqno = its number, count = parts."""
     LARGE = 5
-    """The frame that commits a large transaction, behind its parts."""
+    """The frame that commits a large transaction, after its parts."""
     CATALOGUE = 6
 
 

@@ -88,7 +88,7 @@ _SAID: Final = {
 
 
 def tls_refusal(said: str | None, verify_code: int | None, text: str) -> NotAuthenticatedError:
-    """The error behind a failed handshake. `said`: OpenSSL's name of its error; `verify_code`: of the certificate's
+    """The error of a failed handshake. `said`: OpenSSL's name of its error; `verify_code`: of the certificate's
     verification, if that is what failed; `text`: OpenSSL's own sentence."""
     if verify_code is not None:
         reason, do = _VERIFY.get(verify_code, (Reason.CERTIFICATE_INVALID, ""))

@@ -28,7 +28,7 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600, like: os.stat_resul
     aside = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
     directory = -1
     try:
-        # First: behind the rename nothing may fail but the sync itself.
+        # First: after the rename nothing may fail but the sync itself.
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         try:
@@ -37,7 +37,7 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600, like: os.stat_resul
                 view = view[os.write(fd, view) :]
             if like is not None:
                 os.fchown(fd, like.st_uid, like.st_gid)
-                os.fchmod(fd, stat.S_IMODE(like.st_mode))  # behind it: a change of the owner takes bits away
+                os.fchmod(fd, stat.S_IMODE(like.st_mode))  # after it: a change of the owner takes bits away
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -136,7 +136,7 @@ def sync_directory(path: str) -> None:
 
 
 class Directory:
-    """A directory opened to be synced behind a change that is still to come. ExhaustedError or JournalIOError: it is
+    """A directory opened to be synced after a change that is still to come. ExhaustedError or JournalIOError: it is
     not open, and nothing has changed."""
 
     __slots__ = ("_fd", "_path")

@@ -13,7 +13,7 @@ process: this call failed alone (ExhaustedError). Nothing has changed, so the tr
 hears of it, and the same may be tried again. full: the same, until there is space (DiskFullError). disk: what stands
 there is not known, and asking again does not tell (after a failed fsync every retry "succeeds" and the data are gone):
 the first one is fatal to every writer of the journal (FATAL in the control words) until recovery has run.
-So that a lack of descriptors is only ever met while nothing has changed, whatever must be synced behind a rename (the
+So that a lack of descriptors is only ever met while nothing has changed, whatever must be synced after a rename (the
 directory) is opened before it.
 
 Guarantees: one table for journal, locks and instance files. Refuses to know: which call it was; the caller says by what

@@ -1,7 +1,7 @@
 """Compression of bulk messages: each one alone, so that a cut connection leaves no state behind.
 
 Guarantees: decompressing allocates no more than the size declared, which is at most BATCH_BYTES_MAX; a frame that
-declares another size, needs a dictionary or too wide a window, or carries anything behind its end is refused unopened.
+declares another size, needs a dictionary or too wide a window, or carries anything after its end is refused unopened.
 Refuses to know: what is compressed, and whether both sides agreed on it. Pure.
 """
 

@@ -7,7 +7,7 @@ Bytes in, events out; no socket and no clock here. The driver is one dull loop, 
     for piece in link.bytes_to_send(): …        # after every call, until it gives nothing
 
 Guarantees: trouble of the peer is an event, never an exception; InternalError is a call out of turn, our bug. Control
-messages leave before bulk, and bulk one message at a time, so that a heartbeat waits behind one batch at most. What
+messages leave before bulk, and bulk one message at a time, so that a heartbeat waits for one batch at most. What
 the peer can make us hold is bounded. A peer is dead when it is silent for `dead_after_s`, when it does not see our
 bytes although we see its, or when a frame does not come to its end; time that *we* were stopped is not held against it.
 Refuses to know: what is replicated (the two links), files, sockets, clocks. Pure.
@@ -45,7 +45,7 @@ from replicate.wire.state import Conversation, Role, State
 
 _TYPES: Final = {int(known): known for known in MessageType}
 PROGRESS_BYTES_PER_S_MIN: Final = 1024
-"""Slower than this a frame is not in progress: it would hide every heartbeat behind it."""
+"""Slower than this a frame is not in progress: it would hide every heartbeat after it."""
 FRAME_PROGRESS_S_MAX: Final = 20.0
 """A frame that has begun may bring nothing more for so long at most."""
 
@@ -163,7 +163,7 @@ class Link:
         if self._reader.is_mid_frame and self._frame_since is None:
             self._frame_since = now
         if self._frame_since is not None or self._is_bulk_flowing:
-            # The peer's confirmation waits behind this bulk, for minutes on a slow line (1 MiB at 64 kbit/s: 131 s).
+            # The peer's confirmation waits for this bulk, for minutes on a slow line (1 MiB at 64 kbit/s: 131 s).
             self._unconfirmed_since = now
             self._is_bulk_flowing = False
         return events
@@ -289,7 +289,7 @@ class Link:
         return is_named and FEATURE_SINCE[feature] <= self.protocol.minor
 
     def _say(self, message: Message) -> list[bytes]:
-        """What to send for it; nothing behind the last word: a task of the server may not have heard of that yet."""
+        """What to send for it; nothing after the last word: a task of the server may not have heard of that yet."""
         if self.is_closed:
             return []
         pieces = encode(message)

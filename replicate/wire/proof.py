@@ -13,7 +13,7 @@ keeps a proof from being sent back to its maker. Types 64 and 65 belong to this 
 the others). A side that begins with HELLO is of a release that could not prove anything: it is refused by name.
 
 Guarantees: nothing is decoded before the peer has proven the key but these two fixed layouts and a REFUSE of at most
-4 KiB; what comes behind the proof is not lost, and not looked at.
+4 KiB; what comes after the proof is not lost, and not looked at.
 Refuses to know: where key and nonce come from, sockets, clocks. Pure.
 """
 

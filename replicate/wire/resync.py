@@ -165,7 +165,7 @@ def decide(restart: Restart, source: SourceView) -> Decision:
        Then it holds transactions that the source does not: roll back first (to the base of the record that ended that
        origin, or to what the source has).
     2. Does it stand higher than the source altogether? Secondary ahead.
-    3. Does it stand behind what the source's journal still holds? Hard resynchronization.
+    3. Does it stand before what the source's journal still holds? Hard resynchronization.
     4. Is the vector at that seqno the same? Else both have other transactions there: diverged.
     5. Are the chain hashes there the same? Else equal numbers stand for different content: diverged.
     6. Can nothing prove the common past, although there is one? Hard resynchronization, never hope.
