@@ -101,7 +101,7 @@ def _first_unstable(
     """(csn, origin) of the first transaction by its time which not everybody has, and which changes rows that are
     shared; None: there is none. Where no row has stamps, those before it need none: what is yet to come is later, too.
     What only tells does not count, so that a supplier which alone writes looks at nothing. Of the very first one that
-    changes rows, if not everybody has that: then all of them are taken, whatever the time of those behind it."""
+    changes rows, if not everybody has that: then all of them are taken, whatever the time of those after it."""
     least: tuple[int, int] | None = None
     has_passed = False
     with closing(ChainReader(make_chain(door.instance), next_seqno, index)) as reader:

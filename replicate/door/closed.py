@@ -23,7 +23,7 @@ from replicate.pool import control as word
 
 MORE_S: Final = 5.0
 """So much longer than it is asked for a door stays closed at most: what follows a drain that has just come to its end
-is done behind it."""
+is done after it."""
 OTHERS_S: Final = 10.0
 """So long we wait for a barrier that a compare or digest holds: it does for moments."""
 

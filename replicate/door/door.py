@@ -346,7 +346,7 @@ class Door:
         self.ledger.intend(ADOPTS, seqno, regions)
         hit("adopt.before_rename")
         try:
-            # What may stand under this name holds nothing: the newest segment right behind a seed, or one that a
+            # What may stand under this name holds nothing: the newest segment right after a seed, or one that a
             # killed writer made and did not come to use.
             adopt(spool, header, frame, catalogue, replace_empty=True)
         except JournalIOError as error:

@@ -155,7 +155,7 @@ class Durability:
         """`seqno` is known to be durable by other means (an adopted segment, a sync by the holder of the commit
         lock).
 
-        Mostly under the commit lock, behind a commit that has happened. So nobody fails by it, and nobody waits here
+        Mostly under the commit lock, after a commit that has happened. So nobody fails by it, and nobody waits here
         for the process that stands still with the sync lock: after `timeout_s` seconds it is left unsaid, and said with
         the next flush, which is of all that is visible."""
         if self._words[word.LAST_DURABLE_SEQNO] >= seqno:

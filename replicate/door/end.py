@@ -109,7 +109,7 @@ class NewestSegment:
         self._generation = words[word.SEGMENT_GENERATION]
 
     def next_header(self, first_seqno: int, *, is_partial: bool = False) -> SegmentHeader:
-        """The header of a segment that begins with `first_seqno`, behind this one or, while this is empty, in its
+        """The header of a segment that begins with `first_seqno`, after this one or, while this is empty, in its
         place. `is_partial`: it will be that of a secondary which does not get all. What a primary writes is all there
         is, whatever it was made from."""
         words = self._words

@@ -44,7 +44,7 @@ class Allotted(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Several frames: where each of their origins stands behind them, and the highest csn."""
+    """Several frames: where each of their origins stands after them, and the highest csn."""
 
     places: Mapping[int, tuple[int, int]]
     csn: int

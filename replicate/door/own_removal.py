@@ -1,9 +1,9 @@
 """Our own transaction that has all suppliers remove rows which gave way for their unique values.
 
-It stands in our journal as what it comes to here, with what the others get behind it (RESOLVED): a row may be gone here
+It stands in our journal as what it comes to here, with what the others get after it (RESOLVED): a row may be gone here
 already, or be yet to come. Where a frame cannot hold a row it is a large one, in parts.
 
-Guarantees: it is stamped behind all that was applied, and says what was seen here. Rows, stamps and journal move in one
+Guarantees: it is stamped after all that was applied, and says what was seen here. Rows, stamps and journal move in one
 commit.
 Leaves to others: which rows (region/sqlite/apply/merge.py), and when it is right to remove them.
 """
@@ -63,7 +63,7 @@ class OwnRemoval:
         """Where it stands."""
 
     def next_stamp(self, csn: int = 0) -> Stamp:
-        """Of the transaction that comes next, behind one of that csn, too."""
+        """Of the transaction that comes next, after one of that csn, too."""
         words = self._words
         now = (time.time_ns() // 1000) << CSN_COUNTER_BITS
         csn = max(words[word.LAST_CSN] + 1, csn + 1, now)
@@ -73,16 +73,16 @@ class OwnRemoval:
     def framed(
         self, position: Position, removed: Sequence[Any], done: Sequence[Any], losses: Sequence[bytes]
     ) -> tuple[bytes, Position]:
-        """Its frame at `position`, and the position behind it. `removed`: deletes, flat, which all are to make; `done`:
+        """Its frame at `position`, and the position after it. `removed`: deletes, flat, which all are to make; `done`:
         what that comes to here."""
         seen, tables = self._seen_now(position), self._partitions(removed)
         payload, count = mixed(*pack_elements(*seen, *REMOVES, *removed), tables)
-        written, behind = self._own(position, kind_of(payload), payload, count, set(tables.values()))
-        return pack_resolved(written, MERGED_HERE, [*seen, *done], losses), behind
+        written, after = self._own(position, kind_of(payload), payload, count, set(tables.values()))
+        return pack_resolved(written, MERGED_HERE, [*seen, *done], losses), after
 
     def commit(self, position: Position, removed: Sequence[Any], finish: Callable[[Position], None]) -> None:
         """Remove rows, and commit that: those of the first of these deletes, flat, that a frame can hold, or the first
-        one as a large transaction. `finish`: is told the position behind it before COMMIT. After `next_stamp`. Raises
+        one as a large transaction. `finish`: is told the position after it before COMMIT. After `next_stamp`. Raises
         what changing a row, spooling and a commit raise."""
         count = size_bytes = 0
         while count < min(len(removed), _ELEMENTS_MAX):
@@ -97,17 +97,17 @@ class OwnRemoval:
 
     def committed(self) -> None:
         """It was, so that others hear by it what was seen here; nothing where there is none."""
-        if self.told_seqno:  # ours is behind what it tells, in the same batch
+        if self.told_seqno:  # ours is after what it tells, in the same batch
             self._words[word.TOLD_SEQNO] = self.told_seqno
             self._words[word.FOREIGN_SEQNO] = self.told_seqno - 1
 
     def _commit_framed(self, position: Position, removed: Sequence[Any], finish: Callable[[Position], None]) -> None:
-        frame, behind = self.framed(position, *self._gone(position, removed))
+        frame, after = self.framed(position, *self._gone(position, removed))
         head = read_head(frame)
-        finish(behind)
+        finish(after)
         batch = PiecedBatch(head.seqno, head.seqno, 1, Pieces(memoryview(frame), [0], [len(frame)]))
-        moved = Moved({head.origin: behind.chains[head.origin]}, head.csn)
-        self._session.commit(batch, behind, head.csn, last=head, moved=moved)
+        moved = Moved({head.origin: after.chains[head.origin]}, head.csn)
+        self._session.commit(batch, after, head.csn, last=head, moved=moved)
 
     def _commit_spooled(self, position: Position, removed: Sequence[Any], finish: Callable[[Position], None]) -> None:
         told, done, losses = self._gone(position, removed)
@@ -115,7 +115,7 @@ class OwnRemoval:
         partitions = tuple(sorted(set(self._partitions(told).values())))
         parts = split(pack_changes([*seen, *REMOVES, *told]))
         payload, count = large_payload_of(origin, parts, partitions)
-        written, behind = self._own(position, Kind.LARGE, payload, count, partitions)
+        written, after = self._own(position, Kind.LARGE, payload, count, partitions)
         spool = Spool.create(self._session.door.instance.journal_directory, origin)
         try:
             for number, data in enumerate(parts[:-1]):
@@ -123,8 +123,8 @@ class OwnRemoval:
             spool.write(pack_changes([*seen, *done, *piece_told(len(parts) - 1, parts[-1], losses)]))
             spool.write(pack_changes(resolved_change(written)))
             frame = pack_restated_large(read_head(written), MERGED_HERE, *spool.commit_payload(partitions))
-            finish(behind)
-            self._session.commit_large(spool, frame, behind, self.stamp.csn)
+            finish(after)
+            self._session.commit_large(spool, frame, after, self.stamp.csn)
         finally:
             spool.abort()
 

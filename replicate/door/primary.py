@@ -57,8 +57,9 @@ that a full disk shows up while we may still fail; below it the pages fit the ca
 instead."""
 
 PATIENCE_S_MIN: Final = 1.0
-"""What is waited for behind the region's lock (the commit lock, above all) is held for so little time that a writer
-without patience need not be told of it; who has more waits as long as it would for the region."""
+"""A writer that holds its region's lock waits so long at least for the locks that come next, the commit lock above all:
+they are held so shortly that a writer without patience need not be told. One that has more waits as long as it would
+for the region."""
 
 CHECK_CAPTURE: Final = os.environ.get("REPLICATE_CHECK_CAPTURE") == "1"
 """Whether each commit is checked against its regions (check.py): in tests, and in a hunt."""
@@ -313,7 +314,7 @@ class RegionSession:
             door.enter(self._patience_s)
             if door.words[word.BARRIER_SEQNO] or door.words[word.FROZEN]:
                 stand_at_barrier(door, self._patience_s)
-            if merges:  # before it: a process that is killed behind the append must not hide it
+            if merges:  # before it: a process that is killed after the append must not hide it
                 door.words[word.OWN_MERGED_SEQNO] = door.words[word.OWN_ORIGIN_SEQNO] + 1
             try:
                 seqno = self._commit_framed(captured) if spool is None else self._commit_spooled(captured)

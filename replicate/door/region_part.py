@@ -1,6 +1,6 @@
 """One region of a connection on a primary: its lock, its file, and its words in the control block.
 
-A session holds a list of them, mostly of one; regions that an application attaches come behind it. SQLite commits them
+A session holds a list of them, mostly of one; regions that an application attaches come after it. SQLite commits them
 one after the other (region/sqlite/writing.py). Whatever happens between two of them, the journal has the transaction,
 and the intent in the control block names all its regions: each that lacks it is rolled forward before the next
 transaction there.

@@ -149,7 +149,7 @@ class ApplySession:
         one.lock.close()
 
     def begin(self) -> None:
-        """Lock every region and open a transaction in each. A batch whose commit failed behind its append is finished
+        """Lock every region and open a transaction in each. A batch whose commit failed after its append is finished
         first: look at `position`. Raises BusyError, RegionReplacedError, SchemaChangedError (another client changed the
         schema, or dropped guards) and what SQLite says; nothing is held then."""
         if self._is_begun_early:
@@ -228,7 +228,7 @@ class ApplySession:
                     hit("apply.after_commit")
                     self._note_schema(defines)
                     door.finish_batch(batch, last, defines=defines, moved=moved)
-                    # What is acknowledged to the primary; behind the last batch no flush may come that says it.
+                    # What is acknowledged to the primary; after the last batch no flush may come that says it.
                     door.durability.note_durable(batch.last_seqno, SYNC_LOCK_TIMEOUT_S)
                 except DISK_ERRORS as error:
                     raised = outcome_of(door.words, batch.first_seqno, error)

@@ -23,7 +23,7 @@ def is_news(door: Door) -> bool:
 
 
 def with_seen(captured: CapturedChanges, region: WrittenRegion, door: Door) -> CapturedChanges:
-    """The changes with what is to be told in front of them, of a large transaction behind them; the region notes it in
+    """The changes with what is to be told in front of them, of a large transaction after them; the region notes it in
     the open transaction. Raises what spooling raises."""
     if not is_news(door):
         return captured

@@ -148,7 +148,7 @@ def _with(text: str, setting: Setting, value: Scalar) -> str:
 
 
 def _beside_its_comment(text: str, setting: Setting, value: Scalar) -> str | None:
-    """A setting that does not stand there yet, behind the line of the default file that it takes the place of."""
+    """A setting that does not stand there yet, after the line of the default file that it takes the place of."""
     if setting.name in _section(tomllib.loads(text), setting.section):
         return None
     place = re.search(

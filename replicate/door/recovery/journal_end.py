@@ -1,6 +1,6 @@
 """Reading back what stands at a journal's end: the frames of a killed writer, the head of an adopted segment.
 
-Guarantees: only frames that verify and follow one another are given; what is behind them is not looked at. A NULL
+Guarantees: only frames that verify and follow one another are given; what is after them is not looked at. A NULL
 record that voids a frame has exactly its length.
 Refuses to know: locks and control words (door/door.py), the verdict over damage (journal/tail.py).
 """

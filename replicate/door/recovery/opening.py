@@ -294,7 +294,7 @@ def lower_consumers(instance: Instance, last_seqno: int) -> None:
 
 
 def begin_journal(instance: Instance, position: Position, catalogue: Catalogue) -> None:
-    """Replace the instance's journal by an empty one behind `position`, where `catalogue`'s definitions are in force.
+    """Replace the instance's journal by an empty one after `position`, where `catalogue`'s definitions are in force.
 
     For a secondary, in a seed; the caller sees to it that no daemon of the instance runs. A process that has the old
     journal open learns it at its next use (its pool is retired). Raises BusyError, JournalIOError, DiskFullError; the

@@ -114,8 +114,8 @@ def _attach(instance: Instance) -> tuple[JournalPool | None, bool]:
 
 def _is_restored(instance: Instance, pool: JournalPool) -> bool:
     """Whether files of a backup have been put into the journal's directory: its durable mark is older than the pool
-    knows it. Nothing may be appended behind what the pool says then: there would be a hole before it."""
-    counted = pool.words[word.SIDECAR_COUNTER]  # first: the process that writes the mark counts behind that
+    knows it. Nothing may be appended after what the pool says then: there would be a hole before it."""
+    counted = pool.words[word.SIDECAR_COUNTER]  # first: the process that writes the mark counts after that
     sidecar = DurableSidecar(instance.journal_directory / SIDECAR_NAME)
     try:
         return sidecar.counter() < counted
@@ -166,7 +166,7 @@ def _all_locks(instance: Instance, deadline_s: float) -> Iterator[None]:
 
 def _recover(instance: Instance, chain: Chain, *, is_restored: bool) -> JournalPool:
     began = time.monotonic()
-    outlast_looks()  # or a process that has a pool without a name could append behind a recovery that is killed
+    outlast_looks()  # or a process that has a pool without a name could append after a recovery that is killed
     remove_orphans(chain.directory)
     regions = open_regions(instance)
     try:
@@ -207,7 +207,7 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
     """The newest segment, its end found and judged; a first one is made for a new primary.
 
     After a power loss neither file is ahead by law (design §7): a checkpoint may have made the region durable first. So
-    the union of the journal and the regions' rings is taken. Numbers behind the first hole in that union can only be
+    the union of the journal and the regions' rings is taken. Numbers after the first hole in that union can only be
     there with several regions under a relaxed policy; they are taken back by their before-images and kept in a file,
     never dropped silently.
     """
@@ -353,7 +353,7 @@ def _check_incarnation(instance: Instance, last: Segment) -> None:
 def _cut(instance: Instance, journal: Journal, scan: ScanResult) -> None:
     """Cut a torn tail, durably, before anything else is written. What stood there was never acknowledged or sent."""
     # First, so that a kill in between cannot lead to the same numbers in the same incarnation.
-    journal.fork(instance, f"a torn tail was cut behind transaction {scan.last_seqno}")
+    journal.fork(instance, f"a torn tail was cut after transaction {scan.last_seqno}")
     hit("recovery.before_cut")
     journal.segment.cut(scan.end_offset)
     hit("recovery.after_cut")

@@ -49,7 +49,7 @@ def note_region(words: memoryview, entry: RegionEntry, region: MendedRegion, hav
 
 
 def check_reach(instance: Instance, chain: Chain, entry: RegionEntry, region: MendedRegion) -> int:
-    """The first number in the journal. JournalMissingError when that is behind what the region lacks."""
+    """The first number in the journal. JournalMissingError when that is after what the region lacks."""
     have, oldest = region.seqno(), chain.oldest_seqno()
     is_primary = instance.role == "primary"
     if is_primary and not have:
