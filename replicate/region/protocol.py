@@ -130,7 +130,7 @@ class CapturedChanges(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Merged:
     """What was lost as two suppliers had changed one row at once: in the transaction `seqno` of our journal, of the row
-    with that `key`. `columns`: the names of the images' values. `left`: the row behind it; None where it is gone."""
+    with that `key`. `columns`: the names of the images' values. `left`: the row after it; None where it is gone."""
 
     seqno: int
     table: str
@@ -182,7 +182,7 @@ class ReadRegion(Protocol):
 
     def absorbed(self) -> int:
         """Where several suppliers write something: rows' stamps are those of the journal up to this number, and what
-        comes behind it is still to be looked at. Else 0."""
+        comes after it is still to be looked at. Else 0."""
 
     def seen(self) -> Mapping[int, Mapping[int, int]]:
         """Of each origin what it has told that it has seen (model/seen.py)."""
@@ -319,7 +319,7 @@ class MergingRows(Protocol):
     ) -> list[Any] | None:
         """Make a transaction's flat changes; what was done instead, where rows were merged; else None. `told`: what its
         writer had seen. `is_shared`: whether several suppliers write a table. `removing`: the stamp of our own
-        transaction that would remove rows, which comes behind this one; None: there may be none, so that rows wait
+        transaction that would remove rows, which comes after this one; None: there may be none, so that rows wait
         beside their tables. `is_stable`: as in `Absorbed`. `removes`: the whole removes rows for their unique values,
         of which these changes are a piece."""
 
@@ -455,7 +455,7 @@ class RegionWriter(ReadRegion, Protocol):
         """Whether the error says that a table is not there."""
 
     def errno_of(self, error: Exception) -> int:
-        """The errno behind an error that was just met; EIO where there is none."""
+        """The errno of an error that was just met; EIO where there is none."""
 
     def attach(self, path: Path, schema: str, run: Callable[[str], object]) -> WrittenRegion:
         """Attach another region's file under the name `schema`; `run` runs a statement. Outside of a transaction."""
@@ -481,7 +481,7 @@ class AppliedRegion(ReadRegion, Protocol):
         """As `RegionKind.Error`."""
 
     def errno_of(self, error: Exception) -> int:
-        """The errno behind an error that was just met; EIO where there is none."""
+        """The errno of an error that was just met; EIO where there is none."""
 
     def position(self, last_seqno: int) -> Position:
         """The position that the checkpoint records tell, at the journal's `last_seqno`."""

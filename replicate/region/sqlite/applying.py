@@ -46,7 +46,7 @@ class AppliedFile(OpenedFile):
         super().__init__(open_region(path, applier=True, region=region), path, region)
 
     def errno_of(self, error: Exception) -> int:
-        """The errno behind an error of SQLite's that was just met; EIO where there is none."""
+        """The errno of an error of SQLite's that was just met; EIO where there is none."""
         assert isinstance(error, apsw.Error)
         return errno_of(self.connection, error)
 

@@ -183,7 +183,7 @@ def _names_of_uniques(connection: apsw.Connection, definition: TableDefinition) 
 
 
 def _names_in(sql: str) -> frozenset[str]:
-    """The words of an index's text behind the table's name: columns, and what else stands there."""
+    """The words of an index's text after the table's name: columns, and what else stands there."""
     words = [token for token in tokens(sql) if token.kind in ("word", "quoted") or token.text == "("]
     begin = next(at for at, token in enumerate(words) if token.text == "(")
     return frozenset(fold(unquote(token.text)) for token in words[begin:])

@@ -79,7 +79,7 @@ copies every page that was changed in between, however often it was: with 4 MiB 
 in the kernel, and a backlog of inserts waits for the disk sixteen times as often (measured)."""
 STATEMENTS_CACHED: Final = 128
 """At each execution, and for each row of an `executemany`, APSW looks through them one by one, from the first, and puts
-the statement back behind the one before: of 512 each row of an applier's updates takes a sixth longer (measured)."""
+the statement back after the one before: of 512 each row of an applier's updates takes a sixth longer (measured)."""
 
 
 COMPANIONS: Final = ("-wal", "-shm", "-journal")
@@ -169,7 +169,7 @@ def translate(error: apsw.Error, *, where: str) -> ReplicateError:
 
 
 def errno_of(connection: apsw.Connection, error: apsw.Error) -> int:
-    """The errno behind an error of SQLite's that `connection` has just met; EIO where there is none."""
+    """The errno of an error of SQLite's that `connection` has just met; EIO where there is none."""
     if isinstance(error, apsw.FullError):
         return errno.ENOSPC
     if isinstance(error, apsw.IOError | apsw.CantOpenError):
@@ -336,7 +336,7 @@ def install(
     told: Told | None = None,
     partition: int = PARTITION_DEFAULT,
 ) -> Installed:
-    """Make the database behind a `plain` connection a region, in place and in one transaction.
+    """Make the database of a `plain` connection a region, in place and in one transaction.
 
     Converts to WAL mode, creates the bookkeeping tables, records the table definitions and puts guards on every user
     table. `partition`: of its tables. With `check` SQLite first reads through the whole file (quick_check), so that

@@ -2,7 +2,7 @@
 
 The keys (n << BLOCK_BITS) + 1 to (n + 1) << BLOCK_BITS are of the site whose place among a partition's writers
 (model/writers.py) is n modulo PLACES. SQLite gives a key above all that are there; so the counter is set ahead to the
-next own block behind each row that comes from elsewhere, and SQLite goes on from it: writers pay nothing.
+next own block after each row that comes from elsewhere, and SQLite goes on from it: writers pay nothing.
 
 Guarantees: a commit that has counted into another site's block is refused; such counters do not travel and are not
 compared. Secondaries, which count nothing, have them as their rows leave them.
@@ -36,7 +36,7 @@ def is_in_own_block(counter: int, place: int) -> bool:
 
 
 def next_block(counter: int, place: int) -> int:
-    """Where the counter stands in front of the first block of that place behind it."""
+    """Where the counter stands in front of the first block of that place after it."""
     block = -(-counter >> BLOCK_BITS)
     return block + (place - block) % PLACES << BLOCK_BITS
 

@@ -144,7 +144,7 @@ class FileWriter(OpenedFile):
         return isinstance(error, apsw.SQLError)
 
     def errno_of(self, error: Exception) -> int:
-        """The errno behind an error of SQLite's that was just met; EIO where there is none."""
+        """The errno of an error of SQLite's that was just met; EIO where there is none."""
         assert isinstance(error, apsw.Error)
         return errno_of(self.connection, error)
 

@@ -118,7 +118,7 @@ class RowMerger:
     ) -> list[Any] | None:
         """Make a transaction's flat changes; what was done instead, where rows were merged; None where all of it was
         done as it is. `told`: what its writer had seen. `is_shared`: whether several suppliers write a table.
-        `removing`: the stamp of our own transaction that would remove rows, which comes behind this one: where two rows
+        `removing`: the stamp of our own transaction that would remove rows, which comes after this one: where two rows
         want one unique value, one of them goes (`removed`). None: we may not have others remove anything, so it waits
         beside its table. `is_stable`: everybody has it, so only rows with stamps get its own. `removes`: it removes
         rows for their unique values, as its changes may not say that are a piece of all. Raises as
@@ -307,7 +307,7 @@ class RowMerger:
 
     def _look_who_waits(self, changes: Sequence[Any], is_shared: Callable[[int], bool]) -> None:
         """Of rows with unique values: those that are not in their table, and should be, wait. The table is as all of
-        our journal leaves it: what comes behind this transaction says otherwise where that was so for a while."""
+        our journal leaves it: what comes after this transaction says otherwise where that was so for a while."""
         for piece in self._row_pieces(changes, self._unique_shared(is_shared)):
             row = self._stamps.get(*piece.name)
             if row is not None and row.is_there and row.values is not None:

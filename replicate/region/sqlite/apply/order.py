@@ -209,13 +209,13 @@ def places_arranged(
 
     They are ten times as many, and sorted part by part; the runs are made as those of `arranged` are.
 
-    `rowids`: of 64 bits. `tables`: of each kind, whose rows it changes. `ends`: behind which change each stretch ends
+    `rowids`: of 64 bits. `tables`: of each kind, whose rows it changes. `ends`: after which change each stretch ends
     that is sorted by rowid already. Gives runs of places, 0 for the first change, and whether the changes there are of
     one kind, sorted by rowid; if not, all of a row stand together as they came. Runs of a table come part by part, the
     lower rows' first.
     """
-    for places, behind in _places_of(kinds, tables, ends):
-        for order in _in_parts(places, behind, rowids):
+    for places, after in _places_of(kinds, tables, ends):
+        for order in _in_parts(places, after, rowids):
             if len(tables) == 1:
                 # Neighbours are compared: a set of all rows took as much memory as all else that is kept of them.
                 in_order = itemgetter(*order)(rowids) if len(order) > 1 else ()
@@ -228,7 +228,7 @@ def places_arranged(
 def _places_of(
     kinds: Sequence[int], tables: Sequence[Any], ends: Sequence[int]
 ) -> Iterable[tuple[Sequence[int], Sequence[int]]]:
-    """The changes of each table, and behind which of them a stretch ends."""
+    """The changes of each table, and after which of them a stretch ends."""
     if len(set(tables)) == 1:
         return [(range(ends[-1] if ends else 0), ends)]
     found = {table: (array("I"), array("I")) for table in tables}
@@ -237,8 +237,8 @@ def _places_of(
     for end in ends:
         for place in range(begin, end):
             adds[kinds[place]](place)
-        for places, behind in found.values():
-            behind.append(len(places))
+        for places, after in found.values():
+            after.append(len(places))
         begin = end
     return found.values()
 
@@ -262,15 +262,15 @@ def _in_parts(places: Sequence[int], ends: Sequence[int], rowids: Sequence[int])
     begins = [0, *ends[:-1]]
     for cut in [*sorted({*cuts, *(rowid + 1 for rowid in often)}), None]:
         if cut is None:
-            behind = list(ends)
+            after = list(ends)
         elif is_all:
-            behind = [bisect_left(rowids, cut, begin, end) for begin, end in zip(begins, ends, strict=True)]
+            after = [bisect_left(rowids, cut, begin, end) for begin, end in zip(begins, ends, strict=True)]
         else:
-            behind = [
+            after = [
                 bisect_left(places, cut, begin, end, key=rowid_of) for begin, end in zip(begins, ends, strict=True)
             ]
-        part = array("I", chain.from_iterable(map(places.__getitem__, map(slice, begins, behind))))
-        begins = behind
+        part = array("I", chain.from_iterable(map(places.__getitem__, map(slice, begins, after))))
+        begins = after
         if part:
             yield part if cut is not None and cut - 1 in often else sorted(part, key=rowid_of)
 

@@ -181,7 +181,7 @@ class Capture:
         return self._spooled + len(self._buffer), self._changes, self._context
 
     def cut(self, mark: Mark, *, failed: bool = False) -> None:
-        """Forget what was captured behind `mark`: the database has taken it back. `failed`: of one statement that was
+        """Forget what was captured after `mark`: the database has taken it back. `failed`: of one statement that was
         not, perhaps, taken back in tables whose net change is told, and in sqlite_sequence; that is looked at then."""
         if mark.offset >= self._spooled:
             del self._buffer[mark.offset - self._spooled :]
@@ -206,18 +206,18 @@ class Capture:
         unseen = self.unseen(mark)
         if self.changes == mark.changes and not unseen:
             return False
-        return kept(self._connection, self.schema, self.tables, self.behind(mark), text, unseen=unseen)
+        return kept(self._connection, self.schema, self.tables, self.after(mark), text, unseen=unseen)
 
     def grown(self, mark: Mark) -> bool:
-        """Whether anything was captured behind `mark`."""
+        """Whether anything was captured after `mark`."""
         return self.changes > mark.changes
 
     def unseen(self, mark: Mark) -> bool:
-        """Whether rows may have changed behind `mark` that could not be captured."""
+        """Whether rows may have changed after `mark` that could not be captured."""
         return self._context.refusal is not None and mark.context.refusal is None
 
-    def behind(self, mark: Mark) -> bytes | None:
-        """The captured bytes behind `mark`; None if a part of them has left memory."""
+    def after(self, mark: Mark) -> bytes | None:
+        """The captured bytes after `mark`; None if a part of them has left memory."""
         start = mark.offset - self._spooled
         return bytes(self._buffer[start:]) if start >= 0 else None
 
@@ -420,7 +420,7 @@ class Capture:
             self._context = self._context._replace(by_hand=frozenset())
 
     def _close_by_hand(self, names: frozenset[Any]) -> None:
-        """Rows of sqlite_sequence by which no table counts travel as texts, behind the counters: left over, or there
+        """Rows of sqlite_sequence by which no table counts travel as texts, after the counters: left over, or there
         before their table. So does one that holds no number, which the counters take for none."""
         query = f"SELECT seq FROM {quote(self.schema)}.sqlite_sequence WHERE name IS ?"
         for name in sorted(names, key=repr):

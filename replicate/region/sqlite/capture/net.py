@@ -77,7 +77,7 @@ class NetChanges:
             before.close(True)
 
     def cut(self, changes: int) -> None:
-        """Forget what was told behind the first `changes` changes. Touched rows stay: they are looked at again."""
+        """Forget what was told after the first `changes` changes. Touched rows stay: they are looked at again."""
         self._spill.cut(changes)
         for name in list(self._boundaries):
             self._boundaries[name] = [one for one in self._boundaries[name] if one.at <= changes]
@@ -159,7 +159,7 @@ class NetChanges:
         """The net changes of the touched rows: all that go, then all that come. `changes`: told so far. Raises
         NotSupportedError, DiskFullError, JournalIOError and SQLite's errors."""
         spill, tables = self._spill, self._tables
-        at = changes + 1  # behind the changes that are told now: a cut before them takes this back
+        at = changes + 1  # after the changes that are told now: a cut before them takes this back
         known = spill.has_told
         for place, row in spill.touched():
             table = tables[place]

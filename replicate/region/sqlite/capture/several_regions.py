@@ -2,7 +2,7 @@
 transaction.
 
 Guarantees: what `Capture` guarantees for one region holds for each; a mark is a place in all streams at once; at
-commit the streams stand one behind the other in one payload, or in one spool if that is too large. The order within a
+commit the streams stand one after the other in one payload, or in one spool if that is too large. The order within a
 region is the true one; among regions there is none to keep, since each is applied for itself and no foreign key
 reaches beyond its own database.
 Refuses to know: the door, locks, and how regions are attached. A connection with one region has none of this.
@@ -99,12 +99,12 @@ class SeveralCaptures:
         return Mark(*self.home.start[:3], tuple(capture.start for capture in self._all[1:]))
 
     def cut(self, mark: Mark, *, failed: bool = False) -> None:
-        """Forget what was captured behind `mark`, in all regions."""
+        """Forget what was captured after `mark`, in all regions."""
         for capture, place in zip(self._all, (mark, *mark.others), strict=True):
             capture.cut(place, failed=failed)
 
     def grown(self, mark: Mark) -> bool:
-        """Whether anything was captured behind `mark`."""
+        """Whether anything was captured after `mark`."""
         return any(one.grown(place) for one, place in zip(self._all, (mark, *mark.others), strict=True))
 
     def kept(self, mark: Mark, text: str) -> bool | None:

@@ -112,7 +112,7 @@ class Spill:
             yield place, _unpack(image)
 
     def cut(self, changes: int) -> None:
-        """Forget what was told as of a change behind the first `changes`."""
+        """Forget what was told as of a change after the first `changes`."""
         if self._last_told > changes:
             self._run("DELETE FROM told WHERE at > ?", (changes,))
             self._last_told = changes

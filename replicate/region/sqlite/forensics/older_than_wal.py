@@ -39,7 +39,7 @@ from replicate.region.sqlite.forensics.wal_index import WalHeader, descriptor_of
 WAL_HEADER_BYTES: Final = 32
 FRAME_HEADER_BYTES: Final = 24
 FIRST_FRAMES_MAX: Final = 16_384
-"""So many frames are looked at for the first commit that is ours; behind that nothing is said."""
+"""So many frames are looked at for the first commit that is ours; after that nothing is said."""
 LOOK_AGAIN_S: Final = 0.02
 """A page that is just being written by a checkpoint may be read half old, half new: a suspicion is looked at twice."""
 _DEPTH_MAX: Final = 20

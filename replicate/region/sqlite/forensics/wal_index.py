@@ -72,7 +72,7 @@ class WalState:
         return self._bytes(self.frames - self.backfilled)
 
     def hindrances(self) -> tuple[Reader, ...]:
-        """The readers that began PINNED_BYTES of WAL ago, or more, with what is not checkpointed behind them."""
+        """The readers that began PINNED_BYTES of WAL ago, or more, with what is not checkpointed after them."""
         if self.pending_bytes < PINNED_BYTES:
             return ()
         return tuple(r for r in self.readers if self._bytes(self.frames - r.mark) >= PINNED_BYTES)

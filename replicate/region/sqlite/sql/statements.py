@@ -1,7 +1,7 @@
 """What an SQL text is: one statement or several, reader or writer, which transaction control, which schema change.
 
 Guarantees: one pass over tokens, never over a grammar. A text that no release of SQLite understands counts as a
-reader, since SQLite refuses it; behind that stands the commit hook of dbapi/transaction.py, which lets no captured
+reader, since SQLite refuses it; the commit hook of dbapi/transaction.py stands guard after it and lets no captured
 change pass the door by. Results are immutable and cached by text. Refuses to know: any connection. Pure: nothing is
 executed or looked up here.
 """
@@ -69,7 +69,7 @@ class Statement:
     name, in lower case ("" if none). `kind`: of a schema change, TABLE, INDEX, … or "VIRTUAL TABLE"; of a BEGIN, its
     mode. `temporary`: the schema change is of the connection's own temp schema. `argument`: of a pragma, None if it
     has none; of ATTACH and VACUUM INTO, the file as written; of CREATE VIRTUAL TABLE, the module in lower case.
-    `several`: text goes on behind this statement with another one. `words`: all names in a schema change, in lower
+    `several`: text goes on after this statement with another one. `words`: all names in a schema change, in lower
     case. `counts`: it may move a counter of AUTOINCREMENT. `qualifier`: where in the text `schema` stands (of ANALYZE
     and REINDEX, which may name a whole schema: where their one name stands).
     """
@@ -249,7 +249,7 @@ def _comments(sql: str, start: int) -> bool:
 
 
 def _with_reads(sql: str, start: int) -> bool:
-    """Whether the statement behind the common table expressions is a SELECT or VALUES."""
+    """Whether the statement after the common table expressions is a SELECT or VALUES."""
     depth = 0
     closed = False
     for token in tokens(sql, start):
@@ -318,9 +318,9 @@ def _file_statement(sql: str, keyword: str, found: list[_Token], several: bool) 
     upper = [token.upper for token in found]
     argument: str | None = None
     if keyword == "ATTACH":
-        behind = 2 if upper[1:2] == ["DATABASE"] else 1
-        plain = len(found) > behind + 1 and upper[behind + 1] == "AS" and found[behind].kind == "quoted"
-        argument = unquote(found[behind].text) if plain else None
+        after = 2 if upper[1:2] == ["DATABASE"] else 1
+        plain = len(found) > after + 1 and upper[after + 1] == "AS" and found[after].kind == "quoted"
+        argument = unquote(found[after].text) if plain else None
     elif keyword == "VACUUM" and "INTO" in upper:
         argument = found[-1].text
     return Statement(sql, Verb[keyword], keyword, argument=argument, several=several)
@@ -368,7 +368,7 @@ def _schema_change(sql: str, keyword: str, found: list[_Token], several: bool) -
 
 
 def qualifies(sql: str, schema: str, start: int) -> bool:
-    """Whether `schema.` (in lower case, without the point) stands before a name somewhere behind `start`."""
+    """Whether `schema.` (in lower case, without the point) stands before a name somewhere after `start`."""
     before = ""
     for token in tokens(sql, start):
         if token.text == "." and before == schema:
