@@ -1,6 +1,6 @@
 """A directory of segments as its unbroken parts: copies, restored files and half a backup may lack some in the middle.
 
-Guarantees: each part is a chain by its headers' own words, and nothing that is asked of it looks at what is behind the
+Guarantees: each part is a chain by its headers' own words, and nothing that is asked of it looks at what is after the
 hole; the newest part grows with the directory. A header that cannot be read makes no hole: who reads there is told of
 the damage.
 Refuses to know: what fills a hole; readers and what they want.
@@ -31,7 +31,7 @@ class ChainPart(Chain):
 
     @property
     def is_newest(self) -> bool:
-        """Whether no part of the directory is behind this one."""
+        """Whether no part of the directory is after this one."""
         return self._high == _ANY
 
 
@@ -48,10 +48,10 @@ def parts_of(directory: str | os.PathLike[str], *, network: bytes | None = None)
     lows = numbers[:1]
     for previous, following in pairwise(numbers):
         try:
-            behind = chain.segment(following).header.previous_first_seqno
+            after = chain.segment(following).header.previous_first_seqno
         except DamagedError:  # pruned meanwhile, too
             continue
-        if behind > previous:
+        if after > previous:
             lows.append(following)
     bounds = [*(low - 1 for low in lows[1:]), _ANY]
     return [ChainPart(directory, low, high, network=network) for low, high in zip(lows, bounds, strict=True)]

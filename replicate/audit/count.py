@@ -23,7 +23,7 @@ from replicate.model.transaction import TABLE_ID_MIN, Catalogue, Kind, Op, Table
 BY: Final = ("table", "op", "origin", "minute", "hour", "day", "partition")
 SPANS_US: Final = {"minute": 60_000_000, "hour": 3_600_000_000, "day": 86_400_000_000}
 _ONE: Final = bytes([0xDC, 0, FIXED_ELEMENTS + 4])
-"""The array's head of a body with one change, behind the frame's prefix."""
+"""The array's head of a body with one change, after the frame's prefix."""
 _COUNT_AT: Final = 10
 _TRANSACTION: Final = int(Kind.TRANSACTION)
 

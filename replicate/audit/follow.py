@@ -23,7 +23,7 @@ class Follower:
     """A place in an instance's journal that moves on. `close` it."""
 
     def __init__(self, instance: Instance, query: Query) -> None:
-        """Begins behind the last transaction, or with `query.first_seqno`. NotFoundError or UsageError for a name;
+        """Begins after the last transaction, or with `query.first_seqno`. NotFoundError or UsageError for a name;
         JournalDamagedError and its kin."""
         self._instance = instance
         self._chain = Chain(

@@ -1,7 +1,7 @@
 """The transactions of a journal that somebody asks for: a range of numbers, a selection, the last so many of those.
 
 Guarantees: reads files only and takes no lock; stops at the last whole frame, so it may run beside a writer; an end
-that is damage is an error after all that stands before it; what is asked for behind a bad place is given as far as it
+that is damage is an error after all that stands before it; what is asked for after a bad place is given as far as it
 verifies, and then that is the error all the same. Memory does not grow with the journal or with a transaction,
 whatever is asked for. Of what a time leaves out one segment at most is read, and the last ones are looked for from the
 end (csns rise with the numbers: door/door.py).
@@ -131,7 +131,7 @@ class Matches:
                 damage = _bad_place(self.chain, last + 1 if last else self.first_seqno, error)
         if damage is not None:
             if not last:
-                yield from _behind_damage(self.chain, self.first_seqno, self.last_seqno, self.selection)
+                yield from _after_damage(self.chain, self.first_seqno, self.last_seqno, self.selection)
             raise damage
 
     def frames(self) -> Iterator[Frames | Match]:
@@ -354,24 +354,24 @@ def _matches(chain: Chain, first: int, last: int, selection: Selection) -> Itera
         reader.close()
 
 
-def _behind_damage(chain: Chain, first: int, last: int, selection: Selection) -> Iterator[Match]:
+def _after_damage(chain: Chain, first: int, last: int, selection: Selection) -> Iterator[Match]:
     """What verifies from `first` to `last` though something before it does not: up to the next bad place. Nothing where
     all before it is whole."""
     numbers = [number for number in chain.first_seqnos() if number <= last]
     begin = max((number for number in numbers if number <= first), default=None)
     if begin is None:
         return
-    is_behind = False
+    is_after = False
     with chain.open(begin) as segment:
         for one in salvaged(segment) if not segment.header.adopted else ():
             if isinstance(one, BadPlace):
                 if one.seqno >= first:
                     return
-                is_behind = True
+                is_after = True
             elif one.seqno >= first:
-                if one.seqno > last or not is_behind:
+                if one.seqno > last or not is_after:
                     return
                 yield from match_of(one.frame, one.catalogue, selection)
     following = next((number for number in numbers if number > begin), None)
-    if is_behind and following is not None:
+    if is_after and following is not None:
         yield from _matches(chain, following, last, selection)

@@ -184,7 +184,7 @@ def _sifted(batch: FrameBatch, chooser: Chooser, catalogue: Catalogue) -> Iterat
 
 
 def _next(mark: Any, data: bytes, begin: int) -> int:
-    """Where the next mark stands from `begin` on; behind the data where none does."""
+    """Where the next mark stands from `begin` on; after the data where none does."""
     if mark is None:
         return begin
     found = mark.search(data, begin)
@@ -248,7 +248,7 @@ def takes_large(match: Match) -> bool:
 
 
 def large_changes(match: Match) -> Iterator[tuple[Sequence[Any], Chooser]]:
-    """The changes of a large transaction, flat, a part's at a time, and the chooser for what is in force behind them.
+    """The changes of a large transaction, flat, a part's at a time, and the chooser for what is in force after them.
     JournalDamagedError and its kin."""
     assert match.large is not None
     for _, flat, known in flat_parts(match.large.parts(), match.large.path, match.seqno, match.chooser.definitions):
@@ -262,7 +262,7 @@ def flat_parts(
     frames: Iterable[bytes], where: str, seqno: int, definitions: Mapping[int, TableDefinition]
 ) -> Iterator[tuple[int, list[Any], Mapping[int, TableDefinition]]]:
     """Of each part of a large transaction the bytes of its frame, the changes that end in it (flat), and the
-    definitions behind it. `frames`: of all its parts, from the first on, which stand in `where`; `definitions`: those
+    definitions after it. `frames`: of all its parts, from the first on, which stand in `where`; `definitions`: those
     before it. JournalDamagedError and its kin."""
     stream, pending, known = unpacker(tuples=True), list[Any](), definitions
     for frame in frames:

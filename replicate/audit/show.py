@@ -81,7 +81,7 @@ class ShownTransaction:
     """One transaction. `wall`, `wall_ns`: when it was committed, by the clock of its origin. `origin`: its key in
     hexadecimal; `origin_name`: the instance that it is an incarnation of, None where nobody knows. `change_count`: how
     many there are in all, where `changes` are only those asked for. `frame_bytes`: of its frame; a large one has parts
-    as well, which are records of their own behind it, of the kind PART and the same number."""
+    as well, which are records of their own after it, of the kind PART and the same number."""
 
     seqno: int
     kind: str

@@ -41,7 +41,7 @@ LAST_LINE_BYTES_MAX: Final = 16 * MIB
 _TAIL_BYTES: Final = 64 * KIB
 _BLOCK_BYTES: Final = MIB
 LARGE_NAMES: Final = tuple(Kind(kind).name for kind in LARGE_BEGINS)
-"""Of the lines: what commits the parts that stand behind it."""
+"""Of the lines: what commits the parts that stand after it."""
 DATA_KINDS: Final = (*(Kind(kind).name for kind in CHANGES_BEGIN), *LARGE_NAMES)
 """Of the lines: what is somebody's data."""
 

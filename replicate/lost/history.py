@@ -32,7 +32,7 @@ from replicate.model.vector import Position
 @dataclass(frozen=True, slots=True)
 class InHistory:
     """Numbers are those in the file. `there`: with the number in the journal here. `untold`: this history has such a
-    number of that origin, and the journal begins behind it."""
+    number of that origin, and the journal begins after it."""
 
     there: dict[int, int] = field(default_factory=dict)
     untold: frozenset[int] = frozenset()

@@ -138,7 +138,7 @@ class Settled:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)  # an operator may settle it while a run adds its lines
                 data = os.pread(fd, os.fstat(fd).st_size, 0)
-                end = data.rfind(b"\n") + 1  # behind the last whole line
+                end = data.rfind(b"\n") + 1  # after the last whole line
                 os.ftruncate(fd, end)
                 write_all(fd, line, end)
                 os.fsync(fd)

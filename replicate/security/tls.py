@@ -52,7 +52,7 @@ class Credentials:
         on_change: Callable[[Identity], None],
         on_trouble: Callable[[ReplicateError], None],
     ) -> None:
-        """Nothing is read yet. `on_change` is told of what was loaded behind the first; `on_trouble`, once for every
+        """Nothing is read yet. `on_change` is told of what was loaded after the first; `on_trouble`, once for every
         change, what is wrong with changed files, while the old ones stay in force."""
         self.files = files
         self._instance = instance
@@ -174,7 +174,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
         self.alert: NotAuthenticatedError | None = None
         """Why the peer refused our certificate: with TLS 1.3 a client learns that only after its handshake."""
         self.damage: ProtocolViolationError | None = None
-        """What has arrived is not what the peer has sent; nothing of it, and nothing behind it, was handed on."""
+        """What has arrived is not what the peer has sent; nothing of it, and nothing after it, was handed on."""
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """As trio's."""

@@ -219,7 +219,7 @@ def _end_body(digest: bytes) -> bytes:
 
 
 def pack_catalogue(catalogue: Catalogue, seqno: int) -> bytes:
-    """The body of CATALOGUE: a frame as in a segment that begins behind `seqno`."""
+    """The body of CATALOGUE: a frame as in a segment that begins after `seqno`."""
     payload, count = catalogue_payload(catalogue)
     return pack_frame(Kind.CATALOGUE, seqno + 1, 0, 0, 0, 0, 0, payload, count)[0]
 

@@ -1,7 +1,7 @@
 """Files of checked records, to be read in one pass: what seed files and packets have in common.
 
     FILE    = MAGIC(8) VERSION(u32) CHECK(u32, over both), then records; big-endian throughout
-    RECORD  = CHECK(u32) TYPE(u8) LENGTH(u32) POSITION(u64) BODY    CHECK = crc32c of all behind it
+    RECORD  = CHECK(u32) TYPE(u8) LENGTH(u32) POSITION(u64) BODY    CHECK = crc32c of all after it
 
 POSITION is where in the file the record begins, so a piece that was moved or doubled is found.
 

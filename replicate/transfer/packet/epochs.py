@@ -98,7 +98,7 @@ class Epochs:
         return replace(self, replicas={**self.replicas, name: replica})
 
     def before(self, targets: Iterable[str], seqno: int, inside: int = 0) -> int:
-        """The number of the packet for any of them that brings `seqno`, and of the transaction behind it the bytes
+        """The number of the packet for any of them that brings `seqno`, and of the transaction after it the bytes
         `inside`: what goes on from there needs it. The last of several; 0 when there is none."""
         wanted, begins = set(targets), seqno if inside else seqno - 1
         made = [one for one in self.exports if wanted & set(one.targets) and one.base.seqno <= begins]
@@ -156,7 +156,7 @@ class Epochs:
         return self._with(name, Replica(row, None if was_restored or is_there else known.estimated))
 
     def named(self, origins: Iterable[OriginName]) -> Epochs:
-        """With who is behind further origins."""
+        """With the instances that further origins stand for."""
         return replace(self, origins={**self.origins, **{one.key: replace(one, begins=0) for one in origins}})
 
     def were_level(self, incarnation: int) -> set[str]:

@@ -419,7 +419,7 @@ class ExportRun:
     def _passing(
         self, targets: tuple[str, ...], base: Position, known: SuppliersView | None
     ) -> tuple[Excerpt | None, Passing]:
-        """What of the journal behind `base` goes to these, and what that is an excerpt of. UsageError."""
+        """What of the journal after `base` goes to these, and what that is an excerpt of. UsageError."""
         if known is not None:
             return None, Lacked(base.chains, known.names)
         if base.last_seqno == self._last_seqno:  # a receipt, or nothing to send
@@ -485,8 +485,8 @@ class _Cut:
     """An ordinary segment is under way."""
 
     def run(self, base: Position, inside: int, last_seqno: int) -> tuple[Position, int]:
-        """From behind `base`, of whose next transaction `inside` bytes are written elsewhere, to `last_seqno` at most:
-        where it ends, and so many bytes of the transaction behind that."""
+        """What follows `base` (of its next transaction `inside` bytes are written elsewhere), to `last_seqno` at most:
+        where it ends, and so many bytes of the transaction after that."""
         done = base.last_seqno
         self.reader.seek(done + 1)
         end_inside = 0

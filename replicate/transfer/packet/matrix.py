@@ -108,7 +108,7 @@ def lay_out(
 
 
 def set_estimate(instance: Instance, name: str, seqno: int, now_ns: int, *, dry_run: bool = False) -> int:
-    """Have the next export to the peer begin behind that transaction; behind which it would have begun. UsageError
+    """Have the next export to the peer begin after that transaction; after which it would have begun. UsageError
     beyond what is here, or below what was heard. `dry_run`: change nothing."""
     with ExportRun(instance, release=package.__version__, now_ns=lambda: now_ns, is_look=True) as run:
         if seqno > run.last_seqno:

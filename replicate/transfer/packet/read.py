@@ -120,7 +120,7 @@ class PacketReader:
         return tuple(parts)
 
     def _pieces(self, part: SegmentPart, place: list[int], digest: hashlib._Hash) -> Iterator[bytes]:
-        """The bytes of a segment; `place`: where its first PIECE begins, and at the end what is behind the last one."""
+        """The bytes of a segment; `place`: where its first PIECE begins, and at the end what is after the last one."""
         left, unpack = part.size - part.offset, Decompressor()
         while place[0] < self._summary_position:
             position = place[0]

@@ -25,7 +25,7 @@ from replicate.transfer.packet.epochs import Replica
 from replicate.transfer.packet.format import OriginName
 
 UNPROVEN: Final = 0
-"""In the place of a chain hash that nobody has told: the number alone is known. What comes behind it proves itself."""
+"""In the place of a chain hash that nobody has told: the number alone is known. What comes after it proves itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def proven(row: Chains, here: Chains) -> dict[int, tuple[int, int]]:
 
 
 def needed(row: Chains, here: Chains) -> dict[int, tuple[int, int]]:
-    """What must be there of a row before anything behind it: no more than is here."""
+    """What must be there of a row before anything after it: no more than is here."""
     return {
         origin: place if place[0] <= here[origin][0] else here[origin]
         for origin, place in row.items()

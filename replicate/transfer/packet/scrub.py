@@ -23,7 +23,7 @@ DAY_NS: Final = 86_400 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class KeptFor:
-    """For that peer everything behind `seqno` is kept; None: nothing is. `aged`: because of packets' age, and not of
+    """For that peer everything after `seqno` is kept; None: nothing is. `aged`: because of packets' age, and not of
     what it has confirmed."""
 
     peer: str

@@ -105,8 +105,8 @@ def filling(secondary: Instance, names: Sequence[str], *, restart: bool) -> Iter
     here of them stays.
 
     Raises PermissionRefusedError, NotFoundError (not seeded; a region of which nothing is known), AlreadyExistsError
-    (it is here, and `restart` was not asked for), UsageError (all regions, or behind a filter), BusyError and what the
-    Update Process's standing aside raises; nothing was changed then."""
+    (it is here, and `restart` was not asked for), UsageError (all regions, or a filtered stream), BusyError and what
+    the Update Process's standing aside raises; nothing was changed then."""
     with seed_lock(secondary):
         secondary.reload()
         _check(secondary, names, restart=restart)

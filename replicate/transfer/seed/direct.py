@@ -1,7 +1,7 @@
 """Seeding: a secondary brought up from a live primary of the same host, at one known sequence number.
 
 Guarantees: the copy of every region is of the same moment N, page by page, while writers go on; the secondary's journal
-begins behind N with the definitions and history in force; nothing is pruned on the primary that the secondary will need
+begins after N with the definitions and history in force; nothing is pruned on the primary that the secondary will need
 (it is a registered consumer before the moment is chosen); what the secondary holds is durable on the primary too. An
 interrupted seed leaves nothing that looks like a seeded secondary: run it again. Data that is there already is only
 replaced when `restart` says so.

@@ -1,7 +1,7 @@
 """A seed that is arriving at a secondary: INSTANCE/seed/incoming.*, and how the command and the daemon find each other.
 
     incoming.request    our name for the wish, the source that it was put to, and regions or partitions (/N) if of some
-    incoming.part       what has come of the file; good up to its last whole record, whatever stands behind that
+    incoming.part       what has come of the file; good up to its last whole record, whatever stands after that
     incoming.seed       the whole file, synced, not installed yet
 
 Guarantees: what `look` says is here has been verified from the disk; the part grows only at its end; the whole file
@@ -157,7 +157,7 @@ class IncomingFile:
             self._fd = -1
 
     def write(self, offset: int, data: bytes) -> int:
-        """Put the bytes at `offset`; the offset behind them. DiskFullError removes the part: others need the disk."""
+        """Put the bytes at `offset`; the offset after them. DiskFullError removes the part: others need the disk."""
         view = memoryview(data)
         try:
             hit("seed.incoming")

@@ -1,4 +1,4 @@
-"""Putting a seed into its place: copies of regions become this secondary's, and its journal begins behind them.
+"""Putting a seed into its place: copies of regions become this secondary's, and its journal begins after them.
 
 Guarantees: the regions, their bookkeeping and the journal stand at one position, or the instance is marked as being
 seeded, and nobody uses it until a seed has been done again. A seed file is verified whole before anything that the
@@ -200,7 +200,7 @@ def begin(secondary: Instance, source: str) -> None:
 def settle(
     secondary: Instance, position: Position, csn: int, catalogue: Catalogue, copies: Path, names: list[str]
 ) -> None:
-    """Make the copies regions of the secondary, begin its journal behind them, then put both into their places.
+    """Make the copies regions of the secondary, begin its journal after them, then put both into their places.
 
     Raises RegionDamagedError, DiskFullError, BusyError and what SQLite says; the instance stays marked then.
     """

@@ -1,7 +1,7 @@
 """Making a seed file: all regions of a live instance at one sequence number, for one registered consumer.
 
 Guarantees: writers go on; the file is whole, or not there; whatever comes after its sequence number is kept in the
-journal until the consumer has begun behind it (a hold, set before the moment is chosen); what is in the file is durable
+journal until the consumer has begun after it (a hold, set before the moment is chosen); what is in the file is durable
 here too, so the secondary is never ahead of us.
 Refuses to know: how the file gets to the secondary, and the layout of its bytes (transfer/seed/file.py).
 
@@ -95,7 +95,7 @@ def _as_before(directory: Path, registered: Consumer, known: Consumer | None) ->
 def forget_seed(primary: Instance, consumer: str) -> int | None:
     """Give up the seed that is on its way to `consumer`; where it stood, None when there was none.
 
-    A seed file that was taken elsewhere cannot be used any more once the journal behind it has been pruned. Raises
+    A seed file that was taken elsewhere cannot be used any more once the journal after it has been pruned. Raises
     NotFoundError (no such peer), AlreadyRunningError (its Source Server, which may be sending it).
     """
     primary.peer(consumer)
