@@ -2,7 +2,7 @@
 
 An assignment is one transaction in each region, in sequence with all others: a comment that tells what moved, and the
 definition of each table with its new partition. A transaction before it has the table's rows in the old partition, one
-behind it in the new one.
+after it in the new one.
 
 Guarantees: when `assign` returns, every later commit of every process knows; whatever is killed, a table is in one
 partition or the other, and the same call finishes. Tables that only make sense together move together: a virtual

@@ -1,6 +1,6 @@
 """`region upgrade`: another schema for a region of a secondary, which the stream does not bring: that of a filter.
 
-Guarantees: everything that was received is applied before; the journal begins again behind it, with the new tables in
+Guarantees: everything that was received is applied before; the journal begins again after it, with the new tables in
 force, before the region has them, so a command that was killed is given again. A peer that lacks something of the
 journal bars it.
 Leaves to others: the filter, which tells what comes in the new tables (replicate/filters).

@@ -35,7 +35,7 @@ _F_OFD_GETLK: Final = getattr(fcntl, "F_OFD_GETLK", 36)
 _F_OFD_SETLK: Final = getattr(fcntl, "F_OFD_SETLK", 37)
 
 _WORDS_BYTES: Final = 64
-"""What a lock file says of its holder: process id, when it began, what it is instead; blanks behind that."""
+"""What a lock file says of its holder: process id, when it began, what it is instead; blanks after that."""
 
 _PREFIX: Final = "daemon-"
 """Tells them from the locks of journal and regions, which are beside them."""

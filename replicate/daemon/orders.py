@@ -108,7 +108,7 @@ def order_with(order: str, options: Mapping[str, object]) -> str:
 
 
 def options_of(order: str) -> dict[str, Any]:
-    """The options behind an order. UsageError when they make no sense."""
+    """The options after an order. UsageError when they make no sense."""
     try:
         return dict(json.loads(order.partition(" ")[2] or "{}"))
     except (ValueError, TypeError, RecursionError):

@@ -104,8 +104,8 @@ def _settle_shared(instance: Instance, door: Door) -> None:
         session.close()
 
 
-def _finish(rows: MergingRows, behind: Position) -> None:
-    rows.finish(behind.last_seqno)
+def _finish(rows: MergingRows, after: Position) -> None:
+    rows.finish(after.last_seqno)
 
 
 def _partition_of(definitions: Mapping[int, TableDefinition], table_id: int) -> int:

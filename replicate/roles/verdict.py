@@ -5,7 +5,7 @@
 Guarantees: one small file, replaced whole and durably; what cannot be read counts as not there. It counts only while
 the instance is the incarnation that was refused: a change of role and a rollback end it. No point is given out that
 our own journal does not prove: another instance wrote the origin that was ended, of each origin that is named it holds
-just there what the source calls common, and more of the first one behind it. Or nothing stands behind it but records
+just there what the source calls common, and more of the first one after it. Or nothing stands after it but records
 of incarnations in which nothing was written: those may go on anybody's word.
 Refuses to know: connections (the Receiver Server notes and forgets it), and how one goes back (rollback.py).
 """
@@ -170,7 +170,7 @@ def proven_point(instance: Instance, last: int) -> tuple[int, str]:
 
 
 def _empty_from(verdict: SourceVerdict, known: Catalogue, chain: Chain, last: int) -> int:
-    """Where the records of incarnations begin that the source has not met, if nothing was written behind them; else
+    """Where the records of incarnations begin that the source has not met, if nothing was written after them; else
     0."""
     unmet = {verdict.origin, *(origin for origin, _ in verdict.others)}
     begins = min((one.seqno for one in known.histories if one.origin.key in unmet and one.seqno), default=0)

@@ -1,7 +1,7 @@
 """Giving partitions to other suppliers, and writing them together: each by a transaction, so all learn it in its place.
 
 Guarantees: a partition is somebody's at each place of each journal (model/writers.py), since the transaction that gives
-it, or has another one share it, is that one's own, behind all that it wrote there; who leaves a partition has written
+it, or has another one share it, is that one's own, after all that it wrote there; who leaves a partition has written
 all of its own before it says so.
 Leaves to others: who may be a supplier (supplier.py), the merge of what several write (update_process/merging.py).
 """
