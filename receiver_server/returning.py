@@ -1,6 +1,6 @@
 """The return of an old primary by itself: refused for what it has more, it goes back to where another site took over.
 
-Guarantees: only where receiver.auto_rollback is set, and by the rules of `replicate rollback` without --to: behind a
+Guarantees: only where receiver.auto_rollback is set, and by the rules of `replicate rollback` without --to: after a
 record that another instance took over, to the point that our own journal proves, with what is taken back in a durable
 file before anything is undone; a fence needs no other word. A rollback that was killed is finished first. What bars
 the way is said once, with the command that helps, and tried again only for another word of a source. Where a schema

@@ -293,7 +293,7 @@ class SourceState:
         async with self._pool_lock:
             applied = await find_applied_soon(self.context, self.instance)
             self.parts = None
-            self._applied_seqno = self._begins_behind(applied)
+            self._applied_seqno = self._begins_after(applied)
             told = self.pool.source_note()
             self.pool.close()
             self.pool = ReceivePool.create(
@@ -313,14 +313,14 @@ class SourceState:
         try:
             async with self._pool_lock:
                 applied = await trio.to_thread.run_sync(find_applied, self.instance)
-                self._applied_seqno = self._begins_behind(applied)
+                self._applied_seqno = self._begins_after(applied)
                 self.parts = None
                 if self.pool.restart_requested():
                     self.pool.restart(self._applied_seqno)
         except ReplicateError as error:
             self.log.error("cannot begin again yet", error=str(error), code=error.code)
 
-    def _begins_behind(self, applied: Position | None) -> int:
+    def _begins_after(self, applied: Position | None) -> int:
         """A pool counts as its source does; a supplier's source has numbers of its own."""
         return applied.last_seqno if applied is not None and self.suppliers is None else 0
 

@@ -31,7 +31,7 @@ class SuppliedSource:
         self._level_at = 0
         self.lag = Lag()
         self._marks: deque[tuple[int, int]] = deque()
-        """Of each record in the pool with whole transactions, the address behind it, and its last number."""
+        """Of each record in the pool with whole transactions, the address after it, and its last number."""
 
     def begins(self, next_seqno: int, last_seqno: int) -> None:
         """Its stream begins there: all before is here, by the word of both vectors, and what lies in the pool of a
@@ -47,10 +47,10 @@ class SuppliedSource:
         self.last_seqno = max(self.last_seqno, last_seqno)
         self.lag.observed(self.last_seqno, now_ns)
 
-    def received(self, last_seqno: int, behind_address: int, now_ns: int) -> None:
+    def received(self, last_seqno: int, after_address: int, now_ns: int) -> None:
         """A record with whole transactions up to `last_seqno` is in the pool, and ends at that address."""
         self.received_seqno = last_seqno
-        self._marks.append((behind_address, last_seqno))
+        self._marks.append((after_address, last_seqno))
         self.told(last_seqno, now_ns)
 
     def freed(self, upto_address: int) -> int:

@@ -50,7 +50,7 @@ WINDOW_BYTES: Final = 256 * 1024
 """Frames that are decoded together; decoded they take several times as much, which should fit the processor's cache:
 1 MiB costs a sixth more than this (measured)."""
 AHEAD_MAX: Final = 8
-"""Windows read while a batch is being committed; behind a batch that waits itself, half as many."""
+"""Windows read while a batch is being committed; after a batch that waits itself, half as many."""
 BATCH_S: Final = 0.4
 """After this time a batch is committed although more has arrived (OpenBatch.is_full): readers see something new, others
 get the lock. At 0.1 s twice as much is written, and the CPU time is half as much again (measured)."""
@@ -283,7 +283,7 @@ class Applier:
             if batch is None:
                 return Waiting.LOCK
             if batch.first_seqno != window.first_seqno + cut.start:
-                self._abandon()  # what failed behind its append was finished first
+                self._abandon()  # what failed after its append was finished first
                 return Waiting.MORE
         is_careful = is_alone or window.first_seqno <= self._careful_seqno
         plain = None if is_careful else window.plain
@@ -347,7 +347,7 @@ class Applier:
         return self._batch
 
     def _made_batch(self, position: Position) -> OpenBatch:
-        """An empty one behind `position`."""
+        """An empty one after `position`."""
         deadline_s, memory = time.monotonic() + BATCH_S, self.pool.memory_of_data
         return OpenBatch(position.last_seqno + 1, position, deadline_s, self._place_of, memory, self._batch_bytes)
 
@@ -455,7 +455,7 @@ class Applier:
 
         Used by one thread at a time. A batch that is full, or long, is committed in a thread of its own
         (`_commit_reading_on`); the caller's waits for it, and only reads from the receive pool meanwhile, and packs
-        what can wait packed for the batch behind it: the session is the other one's then; the intake, the next batch,
+        what can wait packed for the batch after it: the session is the other one's then; the intake, the next batch,
         and all freeing are the caller's. It never applies rows beside it: SQLite gives up the interpreter's lock with
         every statement, and each time it would have to wait to have it back.
         """
@@ -464,21 +464,21 @@ class Applier:
         self._make_put_off(batch)
         self._is_beside, self._refused = True, None
         try:
-            behind = self._made_batch(batch.position)
-            run_beside(partial(self._commit_batch, batch), partial(self._read_on, behind, done), name="commit")
+            after = self._made_batch(batch.position)
+            run_beside(partial(self._commit_batch, batch), partial(self._read_on, after, done), name="commit")
         finally:
             self._is_beside = False
         self._committed(batch, done)
 
-    def _read_on(self, behind: OpenBatch, done: Done) -> bool:
+    def _read_on(self, after: OpenBatch, done: Done) -> bool:
         """Put off one window more in the batch that comes next, or have it ready; False when there is no more to do
         for now."""
         limit, window = self._settings.batch_transactions, self._intake.current()
-        if behind.has_no_room(limit) or behind.takes_long(BATCH_S, self._pace, self._intake.last_known_seqno):
+        if after.has_no_room(limit) or after.takes_long(BATCH_S, self._pace, self._intake.last_known_seqno):
             return False
         if window is not None and window is not self._refused:
-            if self._take_ahead(window, behind, limit):
-                self._next = behind
+            if self._take_ahead(window, after, limit):
+                self._next = after
                 return True
             self._refused = window
         if len(self._intake.ahead) >= (AHEAD_MAX if self._next is None else AHEAD_MAX // 2):
@@ -487,14 +487,14 @@ class Applier:
         done.skipped += skipped or 0
         return skipped is not None
 
-    def _take_ahead(self, window: Window, behind: OpenBatch, limit: int) -> bool:
+    def _take_ahead(self, window: Window, after: OpenBatch, limit: int) -> bool:
         """Whether what there is room for of the window waits packed now."""
         plain = window.plain
         if plain is None or not plain.is_scattered or window.first_seqno <= self._careful_seqno:
             return False
-        cut = window.cut(transactions_max=limit - behind.transactions, bytes_max=self._batch_bytes - behind.size_bytes)
+        cut = window.cut(transactions_max=limit - after.transactions, bytes_max=self._batch_bytes - after.size_bytes)
         try:
-            return behind.put_off(window, plain, cut.start, cut.stop, self._routes.partition_of, is_packed=True)
+            return after.put_off(window, plain, cut.start, cut.stop, self._routes.partition_of, is_packed=True)
         except DamagedError:
             return False  # it is said again when its turn comes
 

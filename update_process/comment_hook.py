@@ -39,7 +39,7 @@ class CommentHook:
     """A place in an instance's journal, and the function that is told what comes. `close` it."""
 
     def __init__(self, instance: Instance, hook: Hook) -> None:
-        """Where nobody was told anything yet, it begins behind the last transaction that is there now."""
+        """Where nobody was told anything yet, it begins after the last transaction that is there now."""
         self._hook = hook
         self._path = instance.path / STATE
         self._instance = instance

@@ -208,7 +208,7 @@ class Window:
     """Verified frames, numbered `first_seqno` onwards, the first `done` of them applied. Made by `open_window` only.
 
     `alone` are the indices of frames that make a batch of their own, ascending. `plain`: the same by columns, if it is.
-    `lies`: of each record that the frames came in, the index behind its last one, and how much further than in `data`
+    `lies`: of each record that the frames came in, the index after its last one, and how much further than in `data`
     its frames stand in the receive pool.
     """
 
@@ -242,19 +242,19 @@ class Window:
         return self.data[self.offset(start) : self.offset(stop)]
 
     def lying(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Of the frames `start` to `stop` (exclusive) those of each record: first, behind the last, how much further
+        """Of the frames `start` to `stop` (exclusive) those of each record: first, after the last, how much further
         than in `data` they stand in the receive pool."""
-        for behind, shift in self.lies:
-            if behind > start:
-                yield start, min(behind, stop), shift
-                start = behind
+        for after, shift in self.lies:
+            if after > start:
+                yield start, min(after, stop), shift
+                start = after
                 if start >= stop:
                     return
 
     def position_at(
         self, before: Position, start: int, stop: int, partition_of: Callable[[int], int | None]
     ) -> Position:
-        """The position behind the frames `start` to `stop` (exclusive), when `before` is in front. Raises as
+        """The position after the frames `start` to `stop` (exclusive), when `before` is in front. Raises as
         `advance`."""
         if self.plain is None:
             return advance(before, self.bodies[start:stop], partition_of)
@@ -315,13 +315,13 @@ def open_window(
 def _lies(ends: list[int], records: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """See Window.lies. JournalDamagedError where a frame is in two records."""
     lies: list[tuple[int, int]] = []
-    begin = behind = 0
+    begin = after = 0
     for size_bytes, place in records:
-        behind = bisect_left(ends, begin + size_bytes, behind)
-        if behind == len(ends) or ends[behind] != begin + size_bytes:
+        after = bisect_left(ends, begin + size_bytes, after)
+        if after == len(ends) or ends[after] != begin + size_bytes:
             raise JournalDamagedError("received frames do not fill their record", bytes=size_bytes)
-        behind += 1
-        lies.append((behind, place - begin))
+        after += 1
+        lies.append((after, place - begin))
         begin += size_bytes
     return lies
 

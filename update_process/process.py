@@ -445,7 +445,7 @@ def finish_received(instance: Instance, *, timeout_s: float) -> int:
             if done.waiting in (Waiting.NOTHING, Waiting.PART, Waiting.RESTART):
                 if applied >= received:
                     return applied
-                # What is behind a hole is lost with the region, so it is not ours to leave.
+                # What is after a hole is lost with the region, so it is not ours to leave.
                 raise TryAgainError(
                     f"transactions up to {received} were received, but only those up to {applied} can be applied: "
                     f"{done.text or done.waiting.value}",

@@ -77,7 +77,7 @@ class DeferredChanges:
     5.2 µs and 47 MiB; 6.6 µs and 56 MiB where the changes wait as they were decoded.
     """
 
-    __slots__ = ("_begins", "_behind", "_ends", "_kinds", "_numbers", "_place_of", "_rowids", "_ways")
+    __slots__ = ("_after", "_begins", "_ends", "_kinds", "_numbers", "_place_of", "_rowids", "_ways")
 
     def __init__(self, place_of: PlaceOf, memory_bytes: int) -> None:
         """`memory_bytes`: of that where the frames lie."""
@@ -89,7 +89,7 @@ class DeferredChanges:
         code = "I" if memory_bytes < 2**32 else "Q"
         self._begins = array(code)
         self._ends = array(code)
-        self._behind = array("I")
+        self._after = array("I")
 
     def take(self, changes: Changes, begins: Sequence[int], ends: Sequence[int]) -> bool:
         """Keep the changes of further frames, one each. `begins`, `ends`: where these lie in memory. False: some have
@@ -120,7 +120,7 @@ class DeferredChanges:
         self._rowids += kept
         self._begins += array(self._begins.typecode, values_at)
         self._ends += array(self._ends.typecode, ends)
-        self._behind.append(len(self._kinds))
+        self._after.append(len(self._kinds))
         return True
 
     def runs(self, frames: memoryview) -> Iterator[RowRun]:
@@ -130,7 +130,7 @@ class DeferredChanges:
         """
         ways, kinds = self._ways, self._kinds
         tables = [way.table_id for way in ways]
-        for places, is_uniform in places_arranged(kinds, self._rowids, tables, self._behind):
+        for places, is_uniform in places_arranged(kinds, self._rowids, tables, self._after):
             for at in range(0, len(places), CHUNK_CHANGES):
                 for chunk in self._cut(places[at : at + CHUNK_CHANGES]):
                     count = len(chunk.places)

@@ -1,6 +1,6 @@
 """What has been taken into the local transactions that are open, until they are committed.
 
-Guarantees: `position` is the one behind all that was taken; frames stay in the receive pool as they came, and are given
+Guarantees: `position` is the one after all that was taken; frames stay in the receive pool as they came, and are given
 to our own journal from there, verified once more.
 Refuses to know: how rows are applied, and when the batch ends.
 """
@@ -40,7 +40,7 @@ A transaction that is longer by itself makes a longer segment."""
 LONG_BYTES: Final = 1024 * 1024
 """While a batch of so much is committed, what arrives is read, also when there was nothing more before."""
 LONGER_S: Final = 0.6
-"""How much longer a batch may take while at least as many transactions as it has wait behind it: then nobody sees
+"""How much longer a batch may take while at least as many transactions as it has wait after it: then nobody sees
 anything recent here in any case."""
 
 
@@ -111,7 +111,7 @@ class OpenBatch:
         return self.takes_long(self.deadline_s - time.monotonic(), pace, last_seqno)
 
     def takes_long(self, room_s: float, pace: Pace, last_seqno: Callable[[], int]) -> bool:
-        """Whether making its changes takes all of `room_s`, and as much longer as it may be with what waits behind."""
+        """Whether making its changes takes all of `room_s`, and as much longer as it may be with what waits after."""
         late_s = pace.seconds_for(self.changes_put_off) - room_s
         return late_s >= LONGER_S or (late_s >= 0 and last_seqno() - self.position.last_seqno < self.transactions)
 
@@ -155,9 +155,9 @@ class OpenBatch:
         begins: list[int] = []
         ends: list[int] = []
         for begin, end, shift in window.lying(start, stop):
-            behind = list(map(shift.__add__, window.ends[begin:end]))
-            begins += [window.offset(begin) + shift, *behind[:-1]]
-            ends += behind
+            after = list(map(shift.__add__, window.ends[begin:end]))
+            begins += [window.offset(begin) + shift, *after[:-1]]
+            ends += after
         if self._packed is None:
             self._packed = DeferredChanges(self.place_of, len(self.memory))
         if not self._packed.take(changes, begins, ends):

@@ -27,9 +27,9 @@ class SuppliedBatch:
     before: Position
     is_alone: bool
     position: Position = field(init=False)
-    """Behind all that was taken."""
+    """After all that was taken."""
     points: dict[int, tuple[int, int]] = field(init=False)
-    """Where each origin stands behind all that was opened (plan.open_window)."""
+    """Where each origin stands after all that was opened (plan.open_window)."""
     count: int = 0
     """Transactions that were taken of others."""
     csn: int = 0
@@ -71,9 +71,9 @@ class SuppliedBatch:
         self.frames += frames
         self.last_at = ends[-2] if len(frames) == 1 and len(ends) > 1 else 0
 
-    def took(self, bodies: Sequence[Any], behind: Position) -> None:
-        """These were applied, up to `behind`."""
-        self.position = behind
+    def took(self, bodies: Sequence[Any], after: Position) -> None:
+        """These were applied, up to `after`."""
+        self.position = after
         self.csn = max(self.csn, *map(_CSN, bodies))
         self.count += len(bodies)
 
@@ -88,11 +88,11 @@ class SuppliedBatch:
         """Of all frames."""
         return sum(map(len, self.frames))
 
-    def took_own(self, frame: bytes, behind: Position) -> None:
-        """Our own transaction `frame` comes behind them, up to `behind`."""
+    def took_own(self, frame: bytes, after: Position) -> None:
+        """Our own transaction `frame` comes after them, up to `after`."""
         self.add_frames([frame], ())
         self.csn = max(self.csn, read_head(frame).csn)
-        self.position = behind
+        self.position = after
 
     def for_journal(self) -> tuple[PiecedBatch, Head]:
         """All frames, and the head of the last one."""

@@ -48,7 +48,7 @@ from update_process.replay.archive.files import (
 from update_process.replay.archive.manifest import FOLDER, Range, SegmentCopy, read_ranges
 
 HOLES_TOLD: Final = 8
-"""Of holes behind these an error only says how many there are."""
+"""Of holes after these an error only says how many there are."""
 
 
 def journal_directory(path: Path) -> Path:
@@ -240,7 +240,7 @@ class Journals:
     def plan(self, first_seqno: int, last_seqno: int, *, archived_first: bool) -> list[Span]:
         """Where each number of a range is read from, from now on: `read` and `spans` follow it. So the process that
         takes rows from archives (`archived_first`) has verified the frames of just these. Journals that name one number
-        may tell different histories (one was written on behind a backup that was restored): never the rows of one, and
+        may tell different histories (one was written on after a backup that was restored): never the rows of one, and
         the frames of another.
 
         GapError or JournalMissingError when a number is in none of them, as far as they say themselves.
@@ -427,7 +427,7 @@ def _archive(files: ArchiveFiles, network: bytes) -> ArchiveRanges:
 def _end(chain: ChainPart) -> tuple[int, int]:
     """The last durable seqno as far as is known, and the last whole one."""
     _, scan = chain.scan_last()
-    if not chain.is_newest:  # a segment was written behind it, so it had been synced
+    if not chain.is_newest:  # a segment was written after it, so it had been synced
         return scan.last_seqno, scan.last_seqno
     try:
         with closing(DurableSidecar(Path(chain.directory) / SIDECAR_NAME, writable=False)) as sidecar:

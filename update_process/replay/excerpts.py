@@ -78,7 +78,7 @@ def apply_by_transactions(
         first = session.position.last_seqno + 1
         if asked is not None and instance.content.choice.is_unbegun:  # before anything of them is here
             instance.change_subscription(lambda now: now.streaming_from(first, asked))
-        # The daemons stand aside: what lies in their pool was received behind our position, and comes again.
+        # The daemons stand aside: what lies in their pool was received after our position, and comes again.
         pool = ReceivePool.create(
             instance.content.uuid,
             configured_bytes=instance.config.receiver.pool_bytes,

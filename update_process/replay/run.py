@@ -434,7 +434,7 @@ class Replay:
     def _read_large(
         self, found: LargeTransaction, large: LargeApply, body: Sequence[Any], before: Position
     ) -> Position:
-        """Take every part, and verify that they are those that were committed behind `before`; the position then."""
+        """Take every part, and verify that they are those that were committed after `before`; the position then."""
         for number, part in enumerate(found.parts()):
             large.take(part)
             self._tell("reading parts" if self.dry_run else "applying parts", number + 1, found.part_count)

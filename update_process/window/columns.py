@@ -62,7 +62,7 @@ class Changes(NamedTuple):
 
 
 def joined(pieces: Sequence[Changes]) -> Changes:
-    """All of them, one behind the other."""
+    """All of them, one after the other."""
     return Changes(*(list(chain.from_iterable(columns)) for columns in zip(*pieces, strict=True)))
 
 
@@ -109,7 +109,7 @@ class Plain:
     def position_at(
         self, before: Position, start: int, stop: int, partition_of: Callable[[int], int | None]
     ) -> Position:
-        """The position behind the transactions `start` to `stop` (exclusive), when `before` is in front of them."""
+        """The position after the transactions `start` to `stop` (exclusive), when `before` is in front of them."""
         table_ids = self.columns.table_ids[self._span(start, stop)]
         numbers: Sequence[int] = self.origin_seqnos[start:stop]
         if table_ids and table_ids.count(table_ids[0]) == len(table_ids):
@@ -183,7 +183,7 @@ def _say_nothing(bodies: Sequence[Any]) -> bool:
 
 
 def _flat(pieces: Iterable[Sequence[Any]]) -> list[Any]:
-    """What is in them, one behind the other. `chain` asks for each element on its own: three times as long."""
+    """What is in them, one after the other. `chain` asks for each element on its own: three times as long."""
     flat: list[Any] = []
     deque(map(flat.extend, pieces), maxlen=0)
     return flat

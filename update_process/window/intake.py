@@ -27,8 +27,8 @@ _KINDS: Final = {RecordKind[kind.name]: kind for kind in PieceKind}
 
 
 class Intake:
-    """`points`: where each origin stands behind all that was taken. `window`: the one in turn; `ahead`: verified ones
-    behind it."""
+    """`points`: where each origin stands after all that was taken. `window`: the one in turn; `ahead`: verified ones
+    after it."""
 
     def __init__(self, pool: ReceivePool, points: Points) -> None:
         self.pool = pool
@@ -40,7 +40,7 @@ class Intake:
         """What lies before this address has been taken once: of what is skipped there when it is taken again, some is
         counted already, and the rest was skipped by nobody: we have committed it."""
         self._in_vain = (0, 0)
-        """Behind which border nothing was to be read ahead, and how far the pool was written then."""
+        """After which border nothing was to be read ahead, and how far the pool was written then."""
         self._borders: list[tuple[int, int]] = []
         """Of each window taken and not freed: its last seqno, and the address up to which may be freed then."""
 
@@ -60,7 +60,7 @@ class Intake:
         return max(self.pool.words[SOURCE_LAST_SEQNO], self.pool.last_received_seqno)
 
     def peek(self, room_bytes: int) -> list[ReceivedRecord]:
-        """Records behind those taken, until they fill `room_bytes`. Raises as the pool."""
+        """Records after those taken, until they fill `room_bytes`. Raises as the pool."""
         records = []
         taken_bytes = 0
         for record in self.pool.peek(self._borders[-1][1] if self._borders else None):
@@ -124,7 +124,7 @@ class Intake:
         return window
 
     def read_ahead(self, room_bytes: int) -> int | None:
-        """Put one window more behind those there are; how many of its records' transactions to count as skipped. None:
+        """Put one window more after those there are; how many of its records' transactions to count as skipped. None:
         there is none to be had now; what is wrong is said again when its turn comes. Asked again before more has come
         it does not look."""
         looked = self._borders[-1][1] if self._borders else 0, self.pool.written_address

@@ -32,7 +32,7 @@ _put_check: Final = struct.Struct(">I").pack_into
 
 
 class Lacking:
-    """Frames for one batch, in windows. `known`: where each origin stands behind them; `next_seqno`: of ours."""
+    """Frames for one batch, in windows. `known`: where each origin stands after them; `next_seqno`: of ours."""
 
     def __init__(self, known: MutableMapping[int, tuple[int, int]], next_seqno: int, window_bytes: int) -> None:
         """`window_bytes`: so many are decoded together."""
@@ -79,7 +79,7 @@ class Lacking:
         return True
 
     def _take_run(self, frames: bytearray, offset: int, last: int, most: int, room_bytes: int) -> int:
-        """Take the frames of one origin that follow each other from `offset` on, up to the room that there is; behind
+        """Take the frames of one origin that follow each other from `offset` on, up to the room that there is; after
         the last one. `last`: the number of it that is known. A loop for most of what comes: everything else is done
         once for a run."""
         view, end, unpack = memoryview(frames), len(frames), RENUMBERED.unpack_from
@@ -91,13 +91,13 @@ class Lacking:
         while offset < end:
             length, check, kind, seqno, next_chain, origin, origin_seqno = unpack(frames, offset)
             begin = offset + FRAME_PREFIX_BYTES
-            behind = begin + length
+            after = begin + length
             if origin != own or origin_seqno <= last or number >= most_seqno:
                 break
-            if size + behind - offset > room_bytes and (self.places or number > first):
+            if size + after - offset > room_bytes and (self.places or number > first):
                 break
-            body = view[begin:behind]
-            if behind > end or crc32c(body) != check:
+            body = view[begin:after]
+            if after > end or crc32c(body) != check:
                 raise frame_damaged("a frame's check does not match its content", offset)
             if kind == _NULL and bytes(body).endswith(_STANDS_FOR):
                 raise _not_known(origin, origin_seqno)
@@ -105,8 +105,8 @@ class Lacking:
                 _put_seqno(frames, offset + SEQNO_OFFSET, number)
                 _put_check(frames, offset + CHECK_OFFSET, crc32c(body))
             number += 1
-            size += behind - offset
-            last, chain, offset = origin_seqno, next_chain, behind
+            size += after - offset
+            last, chain, offset = origin_seqno, next_chain, after
             if offset >= window_end:
                 self._keep(view[begun:offset], number - self.next_seqno)
                 self.end_window()

@@ -1,6 +1,6 @@
 """A transaction that has come alone, as each does where little is written: its way past what many need together.
 
-A window with its columns, a batch that is still open, decisions about what stands behind it: without these a row is to
+A window with its columns, a batch that is still open, decisions about what stands after it: without these a row is to
 be seen on the secondary a tenth sooner (bench_latency), because each of our processes wakes with cold caches, and all
 that it runs through costs several times what it costs under load.
 
@@ -77,7 +77,7 @@ def take_single(
     if not is_one or record.last_seqno != next_seqno or next_seqno < from_seqno:
         return None
     if record.next_address != pool.written_address:
-        return None  # a large one, and more stands behind it: together they take one flush
+        return None  # a large one, and more stands after it: together they take one flush
     found = verify_single(record.data, next_seqno, points)
     if found is None:
         return None

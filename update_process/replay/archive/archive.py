@@ -124,8 +124,8 @@ def require_rows(spark: Any, uri: str, what: str, ranges: list[Range]) -> None:
         )
 
 
-def _chains_behind(segment: SegmentFile) -> dict[int, tuple[int, int]]:
-    """Where each origin stands behind the segment's last frame."""
+def _chains_after(segment: SegmentFile) -> dict[int, tuple[int, int]]:
+    """Where each origin stands after the segment's last frame."""
     if segment.header.adopted:
         return dict(segment.scan_adopted().chains)
     known, begin = segment.read_catalogue()
@@ -268,7 +268,7 @@ class Archive:
             self._require_link(known[-1], chain)
 
     def _require_link(self, last: Range, chain: Chain) -> None:
-        """Was the next segment written behind the last one in the archive? Its head alone does not tell: a machine that
+        """Was the next segment written after the last one in the archive? Its head alone does not tell: a machine that
         was put back to a snapshot may have written that segment's end, and all that follows, once more."""
         copy = last.segments[-1]
         link = None
@@ -279,7 +279,7 @@ class Archive:
         with tempfile.TemporaryDirectory(prefix="replicate-archive-") as directory:
             self._unpack(last, copy, Path(directory))
             with Chain(directory).open(copy.first_seqno) as segment:
-                end = segment.header.first_seqno, segment.header.check, _chains_behind(segment)
+                end = segment.header.first_seqno, segment.header.check, _chains_after(segment)
         if link != end:
             raise DivergedError(
                 f"the archive ends with transaction {last.last_seqno}, and the journal does not go on from there",

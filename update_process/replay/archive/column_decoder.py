@@ -30,10 +30,10 @@ Numbers = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
 
 _PADDING: Final = bytes(16)
-"""Behind the data, so that what stands behind its last byte can be looked at."""
+"""After the data, so that what stands after its last byte can be looked at."""
 _ID_MARK: Final = 0xCE
 _ARGUMENT_AT: Final = 6
-"""Behind the op (one byte) and the id (a mark and four)."""
+"""After the op (one byte) and the id (a mark and four)."""
 _ROW_OPS: Final = (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SEQUENCE)
 _MASK_BITS: Final = 28
 """A longer mask does not fit beside id and op into one number; BlockReader knows all."""
@@ -52,7 +52,7 @@ class PackedChanges(NamedTuple):
 
 
 class _Marks:
-    """By a value's first byte: how long its head is; how far the four bytes behind that byte are to be shifted to give
+    """By a value's first byte: how long its head is; how far the four bytes after that byte are to be shifted to give
     the number that decides, between which bounds msgpack writes that number so, and whether it is a length."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ _MARKS: Final = _Marks()
 
 @dataclass(slots=True)
 class _Source:
-    """The data, as numpy and as Arrow see it. A position may be the one right behind its end."""
+    """The data, as numpy and as Arrow see it. A position may be the one right after its end."""
 
     size: int
     octets: Octets
@@ -123,7 +123,7 @@ class _Source:
 
 class _Shape(NamedTuple):
     """What changes of one (table, op, mask) look like: how many values there are, and of which runs of them, as (first,
-    behind the last), the key and both images consist. `stays`: pairs of values that have to be equal, since a key that
+    after the last), the key and both images consist. `stays`: pairs of values that have to be equal, since a key that
     an UPDATE sets again would be two rows."""
 
     values: int
@@ -280,7 +280,7 @@ def _group(source: _Source, at: Numbers, stops: Numbers, shape: _Shape) -> tuple
 
 
 def _bounds(source: _Source, at: Numbers, stops: Numbers, count: int) -> list[Numbers] | None:
-    """Where each of `count` values begins that stand behind one another, and where the last one ends; None when one is
+    """Where each of `count` values begins that stand after one another, and where the last one ends; None when one is
     not as msgpack would write it, or no database's value, or goes beyond its stop."""
     marks = _MARKS
     bounds = [at]

@@ -89,7 +89,7 @@ class JournalReader(DataSourceReader):
 
     def partitions(self) -> list[BlockPartition]:
         """The blocks; what lies above the last whole transaction is not there yet."""
-        chain = part_with(self.path, self.first)  # a hole in front of it, or behind what is wanted, is no matter
+        chain = part_with(self.path, self.first)  # a hole in front of it, or after what is wanted, is no matter
         first = max(self.first, chain.oldest_seqno() if self.first == 1 else 1)
         last = self.last
         is_newest = not isinstance(chain, ChainPart) or chain.is_newest

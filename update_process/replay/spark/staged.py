@@ -117,7 +117,7 @@ def _rows_of(path: Path, batch: pa.RecordBatch, part: Part) -> Iterator[NetRow]:
 
 
 def _unpacked(path: Path, column: Any, *, tuples: bool = False) -> list[Any]:
-    """What each value of a column without nulls holds, a list each, or a tuple: they lie one behind the other."""
+    """What each value of a column without nulls holds, a list each, or a tuple: they lie one after the other."""
     data, kind = b"".join(column.to_pylist()), tuple if tuples else list
     stream = unpacker(max(len(data), 1), tuples=tuples)
     try:
