@@ -3,7 +3,7 @@ them, merged where somebody has.
 
 A transaction tells what its writer had seen (SEEN). Where that is all that is here of others, it is applied as it is.
 Otherwise the rows that it changes are looked at one by one (region/sqlite/apply/merge.py). One that was merged stands
-in our journal as what it came to here, with what its writer wrote behind it, for other suppliers (RESOLVED).
+in our journal as what it came to here, with what its writer wrote after it, for other suppliers (RESOLVED).
 
 Guarantees: what is merged is what all that is in our journal comes to, whatever order it came in; stamps, rows and
 journal move in one commit.
@@ -69,7 +69,7 @@ class Merging:
         self._csn = 0
         """The highest of the transactions that were taken since `begin`."""
         self._own = OwnRemoval(session, self._rows, lambda table_id: routes.known_table(table_id).partition)
-        """Our own transaction that would come behind the last one that was taken."""
+        """Our own transaction that would come after the last one that was taken."""
         self.oversized: Retelling | None = None
         """What the last transaction came to that was taken, where a frame cannot hold it."""
         self._left = 0
@@ -109,7 +109,7 @@ class Merging:
     # What a window needs.
 
     def merges(self, window: Window, position: Position) -> bool | None:
-        """Whether the transactions of a window that comes behind `position` are to be looked at row by row: somebody
+        """Whether the transactions of a window that comes after `position` are to be looked at row by row: somebody
         has written beside them. None: they change nothing that several write."""
         if window.plain is not None:
             tables, ops = set(window.plain.columns.table_ids), window.plain.columns.ops
@@ -179,8 +179,8 @@ class Merging:
         absorb(self._rows, self._session.door, position.last_seqno, self._is_shared, low, self._walked)
 
     def take(self, window: Window, stop: int) -> list[bytes]:
-        """Apply a window's first `stop` transactions, none of which comes alone, behind all that `absorb` has stamped;
-        as they are to stand in our journal. Fewer, where one of them has removed rows: `resolver` comes behind it then.
+        """Apply a window's first `stop` transactions, none of which comes alone, after all that `absorb` has stamped;
+        as they are to stand in our journal. Fewer, where one of them has removed rows: `resolver` comes after it then.
         Raises as `Routes.apply_bodies`."""
         if window.plain is not None and self._take_unmet(window, stop):
             self.taken = stop
@@ -225,7 +225,7 @@ class Merging:
 
     @property
     def removes_much(self) -> bool:
-        """Whether these are more than one transaction of ours holds behind the one that was taken."""
+        """Whether these are more than one transaction of ours holds after the one that was taken."""
         return bool(self._rows.removed) and len(pack_changes(self._rows.removed)) > FRAMED_BYTES_MAX // 2
 
     def take_back(self) -> None:
@@ -242,7 +242,7 @@ class Merging:
 
     def commit_oversized(self, head: Head, position: Position) -> None:
         """Commit the one transaction that was taken, which came to more than a frame holds, and has removed no rows;
-        `position` is behind it. Raises what a commit raises."""
+        `position` is after it. Raises what a commit raises."""
         retelling = self.oversized
         assert retelling is not None
         try:
@@ -287,7 +287,7 @@ class Merging:
 
     def resolver(self, position: Position) -> tuple[bytes, Position] | None:
         """Our own transaction that has all suppliers remove what the last one has removed here, which comes at
-        `position`: it is done here already. And the position behind it. None where nothing was removed."""
+        `position`: it is done here already. And the position after it. None where nothing was removed."""
         return self._own.framed(position, self._rows.removed, (), ()) if self._rows.removed else None
 
     def give_way(self, position: Position, deletes: Sequence[Any], done: Done) -> None:
@@ -295,7 +295,7 @@ class Merging:
         which wants them, or whose rows they are: the first of these deletes, flat, which `take_back` has given. Raises
         as `OwnRemoval.commit`."""
         self._own.next_stamp(self._csn)
-        self._own.commit(position, deletes, lambda behind: self.finish(behind.last_seqno, behind))
+        self._own.commit(position, deletes, lambda after: self.finish(after.last_seqno, after))
         self.committed(done)
 
     def removed_by(self, window: Window, stop: int) -> set[tuple[int, int]]:
@@ -319,7 +319,7 @@ class Merging:
         self._own.committed()
 
     def _removing(self) -> Stamp | None:
-        """The stamp of our own transaction that would come next, behind those that were taken; None: there may be none,
+        """The stamp of our own transaction that would come next, after those that were taken; None: there may be none,
         since we are getting back what we had. Others may have forgotten a row that gives way, and have another one
         under its key by now: ours would be the later word, and remove that one everywhere."""
         return None if self._is_restoring else self._own.next_stamp(self._csn)

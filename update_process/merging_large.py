@@ -1,7 +1,7 @@
 """A large transaction in partitions that several suppliers write, piece by piece.
 
 What arrives is spooled first. Where somebody has written beside it, its pieces are merged one after the other; what
-they come to, with what its writer wrote behind each of them (journal/written.py), becomes a spool of its own, which is
+they come to, with what its writer wrote after each of them (journal/written.py), becomes a spool of its own, which is
 committed in its place. Rows are registers of their own (model/registers.py), so that this is what the whole comes to.
 Where rows have to give way for their unique values, a transaction of ours (door/own_removal.py) removes them before it:
 a row that is yet to come by it is gone before it comes.
@@ -121,7 +121,7 @@ class LargeTurn:
         self._spool.write(pack_changes([*done, *piece_told(number, data, losses)]))
 
     def commit(self, position: Position, done: Done) -> None:
-        """Commit it; `position` is behind it. Raises what a commit raises."""
+        """Commit it; `position` is after it. Raises what a commit raises."""
         session, merging, large, head = self._session, self._merging, self._large, self._head
         if self._is_stamped:
             merging.finish(position.last_seqno, position)

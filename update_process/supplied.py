@@ -365,16 +365,16 @@ class SupplierApplier:
             if not batch.admits(merging.merges(window, batch.position) if is_met else None):
                 break
             if batch.merges:
-                stop, behind = self._merge(batch, window, stop)
+                stop, after = self._merge(batch, window, stop)
                 if merging.oversized is not None or merging.removes_much:
                     return self._commit_oversized(batch, window, batch.count + stop, done)
             else:
-                behind = self._follow(batch, window, stop)
+                after = self._follow(batch, window, stop)
             bodies = window.bodies[:stop]
-            batch.took(bodies, behind)
+            batch.took(bodies, after)
             if merging.is_active:
                 self._tending.applied(bodies)
-            resolver = merging.resolver(behind) if batch.merges else None
+            resolver = merging.resolver(after) if batch.merges else None
             if stop < number or batch.defines or resolver is not None:
                 break
         self._commit(batch, resolver, done)
@@ -382,9 +382,9 @@ class SupplierApplier:
 
     def _merge(self, batch: SuppliedBatch, window: Window, stop: int) -> tuple[int, Position]:
         """Apply a window's first `stop` transactions where somebody has written beside them; fewer where one of them
-        has rows give way. How many, and the position behind them."""
-        behind = window.position_at(batch.position, 0, stop, self._routes.partition_of)
-        self._refuse_others(batch.position, behind, self._merging.removed_by(window, stop))
+        has rows give way. How many, and the position after them."""
+        after = window.position_at(batch.position, 0, stop, self._routes.partition_of)
+        self._refuse_others(batch.position, after, self._merging.removed_by(window, stop))
         if not batch.count and batch.is_alone:  # it may be taken back
             self._merging.mark(batch.before)
         elif not batch.count:
@@ -393,17 +393,17 @@ class SupplierApplier:
         batch.add_frames(frames, window.ends[: self._merging.taken])
         if self._merging.taken < stop:
             stop = self._merging.taken
-            behind = window.position_at(batch.position, 0, stop, self._routes.partition_of)
-        return stop, behind
+            after = window.position_at(batch.position, 0, stop, self._routes.partition_of)
+        return stop, after
 
     def _follow(self, batch: SuppliedBatch, window: Window, stop: int) -> Position:
-        """Apply a window's first `stop` transactions as they are; the position behind them."""
-        behind = window.position_at(batch.position, 0, stop, self._routes.partition_of)
+        """Apply a window's first `stop` transactions as they are; the position after them."""
+        after = window.position_at(batch.position, 0, stop, self._routes.partition_of)
         self._make(batch, window, stop)
         if self._merging.is_active:
-            self._refuse_others(batch.position, behind, self._merging.removed_by(window, stop))
+            self._refuse_others(batch.position, after, self._merging.removed_by(window, stop))
         batch.add_frames([window.frames(0, stop)], window.ends[:stop])
-        return behind
+        return after
 
     def _commit(self, batch: SuppliedBatch, resolver: tuple[bytes, Position] | None, done: Done) -> None:
         """Commit what was taken, with our own transaction that has all suppliers remove what was removed here."""
