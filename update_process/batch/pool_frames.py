@@ -1,13 +1,13 @@
 """Where the frames of a batch lie: in the receive pool, from which they go into our own journal when it is committed.
 
-They are there until they are freed, which is after the commit; a copy beside them took as much memory as all else of
-the Update Process, and so bounded how long a batch may be. But others have that memory, too. So what is taken is added
-to a digest as it was verified, and the pool is read once more against that when the rows are made, before anything is
-written: what has changed there meanwhile, and was decoded or would go into our journal, is noticed. What changes in the
-few milliseconds until it is written has a check that fails, for the process that reads the journal; what changes for a
-moment and back while rows are made is not noticed, as it would not be anywhere else in memory.
+They are there until they are freed, after the commit. A copy beside them took as much memory as all else of the Update
+Process, and so bounded a batch. But other processes have that memory, too.
 
-Guarantees: `verified` gives the bytes that were taken, or raises. Refuses to know: frames, what is done with them.
+Guarantees: `verified` gives the bytes that were taken, or raises. What is taken is added to a digest when it is
+verified. The pool is read once more against that when the rows are made, before anything is written.
+Does not notice: a byte that changes and changes back while rows are made. One that changes in the few milliseconds
+until it is written has a check that fails, for the process that reads our journal.
+Leaves to others: what frames hold, and what is done with them.
 """
 
 from __future__ import annotations

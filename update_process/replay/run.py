@@ -1,14 +1,13 @@
 """A replay: the backlog between this secondary's position and a number, piece by piece, through the commit door.
 
-The range is cut into *pieces* at what cannot be collapsed: schema changes, history records and large transactions are
-applied as the Update Process applies them, alone, in their place; what is between them is collapsed to its net change.
-A piece is cut, too, where it has touched so many rows, or holds so many bytes of journal, that it would no longer fit.
+Schema changes, history records and large transactions are applied alone, in their place, as the Update Process does it.
+What is between them is a *piece*, collapsed to its net change. A piece is cut, too, where it would no longer fit.
 
 Guarantees: each piece is committed whole, with the synchronization vector and with its frames in our own journal, or
-not at all, so whatever dies leaves the secondary at the end of a piece, and the same command goes on from there. Every
-frame is verified (check, number, origin number, chain hash) before anything of its piece is applied. Our journal holds
-every frame of the range as it was, so this instance can become primary, or feed a third site.
-Refuses to know: how the net change is found (`Engine`), and how an operator is told.
+not at all: whatever dies leaves the secondary at the end of a piece, and the same command goes on. Every frame is
+verified (check, number, origin number, chain hash) before anything of its piece is applied. Our journal holds every
+frame as it was, so this instance can become primary or feed others.
+Leaves to others: how the net change is found (`Engine`), and what an operator is told.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Writing the Parquet archive of a journal: sealed segments, and their rows for SQL and Spark. A Spark job.
 
-Its layout is manifest.py's. A range is whole segments. It is written first, synced, and committed by renaming its
-manifest into place; what has no manifest is not part of the archive, and is written again by the next run.
+Its layout is manifest.py's. A range of whole segments is written first, synced, and committed by renaming its manifest
+into place. What has no manifest is no part of the archive: the next run writes it again.
 
-Guarantees: running it again does nothing but what is not finished; ranges follow one another without a hole; an archive
-of another network, of another instance's journal, or of another course of this one is refused, and so is a manifest
-that does not fit its neighbours. One run at a time where the archive is a directory of this machine. Elsewhere nobody
-can keep a second one out: what either writes stays whole, readers take each transaction once, and the run that finds
-the other one ends by BusyError. What a killed run leaves without a manifest is removed by the next one in a directory;
-elsewhere, in folders of its own, only where that is asked for and nothing was written to it for a day.
-Refuses to know: consumers and pruning; what reads the archive.
+Guarantees: a second run does only what is not finished. Ranges follow one another without a hole. Refused are an
+archive of another network, instance or course of this journal, and a manifest that does not fit its neighbours. One
+run at a time in a local directory. Elsewhere nobody can keep a second one out: what either writes stays whole, readers
+take each transaction once, and one of them ends by BusyError. What a killed run leaves, the next one removes
+(elsewhere: on demand, after a day).
+Leaves to others: consumers, pruning, reading.
 """
 
 from __future__ import annotations

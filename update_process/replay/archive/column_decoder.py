@@ -1,14 +1,14 @@
 """Changes of verified frames by columns, with keys and images as the packed bytes that the frames hold: nothing of them
-is unpacked. Whatever is done for each change is done in C, by numpy and Arrow: a fifth of a loop's time.
+is unpacked. What is done for each change is done in C, by numpy and Arrow: a fifth of the time.
 
-Where changes begin is guessed by the ids of known tables, and proven: from the first on, whose place is known, each has
-to end exactly where the next one begins, and the last one where its frame does.
+Where changes begin is guessed by the ids of known tables, and proven: each has to end exactly where the next one
+begins, from the first, whose place is known, to the frame's end.
 
-Guarantees: what `packed_changes` gives is what blocks.BlockReader makes of the same bytes. Nothing is taken for granted
-of who has packed them: a value that msgpack would write otherwise (a number in more bytes than it needs, a 32-bit
-float, a text that is not UTF-8) or that no row holds, and a change of another kind, makes the answer None. Then
-BlockReader has the verdict: it packs values again, so that equal bytes are equal values either way.
-Refuses to know: frames' checks and numbers (they are verified), files, Spark.
+Guarantees: what `packed_changes` gives is what blocks.BlockReader makes of the same bytes. The answer is None for a
+value that msgpack would write otherwise (a longer number, a 32-bit float, a text that is not UTF-8), for one that no
+row holds, and for a change of another kind. Then BlockReader decides: it packs values again, so that equal bytes are
+equal values either way.
+Leaves to others: frames' checks and numbers, files, Spark.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Who keeps a region's WAL from being checkpointed, told from SQLite's wal-index without a lock and without an open.
 
-Guarantees: takes no lock, opens and closes no file of the region, writes nothing. It reads through the descriptor that
-SQLite itself holds for the -shm file in this process: to open and close it once more would drop the locks of every
-connection of this process (POSIX locks belong to the process). A reader is called a hindrance only if it is there at
-two looks, while the checkpoint has not moved: a busy moment is none.
-Refuses to know: what a status says of it, and what is in the WAL.
+    bytes of the -shm file (sqlite.org/walformat.html)
+    0 - 47, again 48 - 95    header: word 4 mxFrame, 16 bits at 14 the page size, words 8 and 9 the WAL's salts
+    96 - 119                 nBackfill, then five read marks
+    120 - 127                locks: reader i holds byte 123 + i; slot 0 is for readers of the database alone
 
-The first 136 bytes of the wal-index are a documented format (sqlite.org/walformat.html): twice the header of 48 bytes,
-of which word 4 is mxFrame, the 16 bits at 14 the page size, and words 8 and 9 the WAL's salts; then nBackfill, and five
-read marks. Reader i holds byte 123 + i of the file locked; slot 0 is for readers to whom the whole WAL was in the
-database already.
+Guarantees: takes no lock, opens and closes no file of the region, writes nothing. It reads through the descriptor that
+SQLite itself holds in this process: closing another one would drop the locks of all its connections (POSIX locks belong
+to a process). A reader is called a hindrance only if it is there at two looks and the checkpoint has not moved between
+them.
+Leaves to others: what a status says of it; what is in the WAL.
 """
 
 from __future__ import annotations
