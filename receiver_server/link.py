@@ -27,7 +27,8 @@ from typing import Final
 from crc32c import crc32c
 
 from receiver_server.flow import Flow
-from replicate.errors import GapError, InternalError, ReplicateError
+from receiver_server.seed_arrival import SeedArrival
+from replicate.errors import GapError, InternalError
 from replicate.journal.record import FrameBatch
 from replicate.limits import CATALOGUE_BYTES_MAX
 from replicate.model.vector import Chains, SynchronizationVector
@@ -41,10 +42,6 @@ from replicate.wire.event import (
     LargeReceived,
     LostAcknowledged,
     PartsReceived,
-    SeedAnnounced,
-    SeedBeingMade,
-    SeedComplete,
-    SeedReceived,
     SourceIntroduced,
     Started,
 )
@@ -64,7 +61,6 @@ from replicate.wire.introduction import check_hello, check_proven, refusal
 from replicate.wire.message import (
     BULK_OVERHEAD_BYTES,
     CHUNK_BYTES,
-    SEED_WINDOW_BYTES,
     CatalogueChunk,
     CatalogueEnd,
     Check,
@@ -82,9 +78,7 @@ from replicate.wire.message import (
     Parts,
     RefuseCode,
     Restart,
-    SeedAck,
     SeedChunk,
-    SeedDone,
     SeedEnd,
     SeedPreparing,
     SeedRequest,
@@ -141,13 +135,7 @@ class ReceiverLink(Link):
         self._decompressor = Decompressor()
         self._progress: ReceiverProgress | None = None
         self._restart: Restart | None = None
-        self.next_seed_offset = 0
-        """The only byte of the seed that may come next."""
-        self._seed_request: SeedRequest | None = None
-        self._seed: SeedStart | None = None
-        self._seed_acknowledged = 0
-        self._is_seed_ack_due = False
-        """One for all that is written meanwhile: a peer that does not read piles none up."""
+        self.seed = SeedArrival()
         self._lost: tuple[LostOffer, int] | None = None
         """What was offered, and up to where the source has it: -1 until it says so."""
         self._unreported_bytes = 0
@@ -243,19 +231,15 @@ class ReceiverLink(Link):
 
     def _ask_for_seed(self, request: SeedRequest) -> None:
         self._control += self._say(request)
-        self._seed_request, self._seed, self._is_seed_ack_due = request, None, False
+        self.seed.asked(request)
 
     def acknowledge_seed(self, offset: int) -> None:
         """Everything before `offset` is written. InternalError above what has come."""
-        if offset > self.next_seed_offset:
-            raise InternalError(f"byte {offset} of the seed is acknowledged; {self.next_seed_offset} have come")
-        self._seed_acknowledged = offset
-        self._is_seed_ack_due = True
+        self.seed.acknowledge(offset)
 
     def seed_taken(self) -> None:
         """The seed is whole and on the disk. InternalError before SeedComplete."""
-        assert self._seed is not None
-        self._control += self._say(SeedDone(self._seed.seed))
+        self._control += self._say(self.seed.done())
 
     @property
     def can_offer_lost(self) -> bool:
@@ -321,7 +305,7 @@ class ReceiverLink(Link):
 
     @property
     def _is_ack_to_be_said(self) -> bool:
-        return self._is_seed_ack_due and self.state in (State.SEEDING, State.SEEDED, *BESIDE_STREAM)
+        return self.seed.is_ack_due and self.state in (State.SEEDING, State.SEEDED, *BESIDE_STREAM)
 
     @property
     def _is_pause_to_be_said(self) -> bool:
@@ -333,8 +317,7 @@ class ReceiverLink(Link):
             return self._say(self._restart)
         said: list[bytes] = []
         if self._is_ack_to_be_said:
-            self._is_seed_ack_due = False
-            said = self._say(SeedAck(self._seed_acknowledged))
+            said = self._say(self.seed.ack())
         return said + self._pause() if self._is_pause_to_be_said else said
 
     def _pause(self) -> list[bytes]:
@@ -409,7 +392,8 @@ class ReceiverLink(Link):
             case Check():
                 self._checked(message, events)
             case SeedPreparing() | SeedStart() | SeedChunk() | SeedEnd():
-                self._seed_heard(message, events)
+                if (event := self.seed.heard(message, self._peer_name())) is not None:
+                    events.append(event)
             case _:
                 super()._heard(message, now, events)
 
@@ -456,37 +440,6 @@ class ReceiverLink(Link):
                 f"{self.last_received_seqno}",
             )
         events.append(CheckReceived(check))
-
-    def _seed_heard(self, message: SeedPreparing | SeedStart | SeedChunk | SeedEnd, events: list[Event]) -> None:
-        seed, wanted = self._seed, self._seed_request
-        if isinstance(message, SeedPreparing):
-            events.append(SeedBeingMade(message.done, message.pages))
-        elif isinstance(message, SeedStart):
-            goes_on = wanted is not None and (message.seed, message.offset) == (wanted.seed, wanted.offset)
-            if seed is not None or message.offset > message.file_bytes or not (goes_on or message.offset == 0):
-                raise refusal(RefuseCode.PROTOCOL, f"a seed from byte {message.offset} of {message.file_bytes}")
-            self._seed, self.next_seed_offset = message, message.offset
-            self._seed_acknowledged = message.offset
-            events.append(SeedAnnounced(message))
-        elif isinstance(message, SeedChunk):
-            offset, data = message.offset, message.data
-            if seed is None or offset > self.next_seed_offset or offset + len(data) > seed.file_bytes:
-                raise self._seed_gap(f"bytes {offset} to {offset + len(data)}")
-            if offset + len(data) <= self.next_seed_offset:
-                return  # came twice
-            if offset + len(data) > self._seed_acknowledged + SEED_WINDOW_BYTES + CHUNK_BYTES:
-                raise refusal(RefuseCode.PROTOCOL, f"{self._peer_name()} sends a seed beyond its window")
-            data = data[self.next_seed_offset - offset :]
-            events.append(SeedReceived(self.next_seed_offset, data))
-            self.next_seed_offset += len(data)
-        else:
-            if seed is None or not self.next_seed_offset == seed.file_bytes == message.file_bytes:
-                raise self._seed_gap(f"the end after {message.file_bytes} bytes")
-            events.append(SeedComplete(message.file_bytes))
-
-    def _seed_gap(self, what: str) -> ReplicateError:
-        size = self._seed.file_bytes if self._seed is not None else 0
-        return refusal(RefuseCode.GAP, f"{what} of the seed came; next is byte {self.next_seed_offset} of {size}")
 
     def _data(self, message: Data, events: list[Event]) -> None:
         frames = self._unpacked(message)

@@ -97,8 +97,22 @@ class DaemonReport:
         return self.state in ("starting", "serving", "stopping")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineReport:
+    """How lately the other side of a connection was heard, whichever end of it we are."""
+
+    patience_s: float = inf
+    """It is not silent for longer when all is well."""
+    is_silent: bool = False
+    """The connection stands, and it has been silent for longer: what stands here of it is as old."""
+    last_heard: str | None = None
+    """When it was last heard, in UTC; None: never, or not since our server has run."""
+    last_heard_s: float | None = None
+    """And how many seconds ago."""
+
+
 @dataclass(frozen=True, slots=True)
-class PeerReport:
+class PeerReport(LineReport):
     """A stream to a secondary. Positions are None where the peer has not been heard of since its source started.
 
     `source_backlog`: committed, not sent. `receiver_backlog`: received there, not applied. `backlog`: committed, not
@@ -130,14 +144,6 @@ class PeerReport:
     """Where the seed stands that is on its way to it; None when there is none."""
     silent_s: float | None = None
     """The age of the last that it has said; None without a connection."""
-    patience_s: float = inf
-    """It is not silent for longer when all is well."""
-    is_silent: bool = False
-    """The connection stands, and it has been silent for longer: what stands here of it is as old."""
-    last_heard: str | None = None
-    """When it was last heard, in UTC; None: not since the Source Server has run."""
-    last_heard_s: float | None = None
-    """And how many seconds ago."""
     region_waits: bool = False
     """A region of ours waits there for its seed, as it tells us itself."""
 
@@ -156,12 +162,12 @@ class SupplierReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ReceivingReport:
+class ReceivingReport(LineReport):
     """The stream from the primary, on a secondary. `source_last_seqno`: the last that the primary has told of.
 
     `backlog` and `lag_s` are None where nobody knows them, such as while the primary has not said for longer than a
     heartbeat how it stands. Then `backlog_at_least` counts what it has told of and is not applied, and the copy is
-    `lag_at_least_s` after the primary's clock: since it was last heard, or since the oldest of these (contact.py).
+    at least `lag_at_least_s` behind the primary's clock: since it was heard, or since the oldest of these (contact.py).
     """
 
     receiver: DaemonReport
@@ -190,13 +196,6 @@ class ReceivingReport:
     backlog_at_least: int | None = None
     backlog_unknown_since: str | None = None
     """When the primary has last said how it stands, in UTC; None where the backlog is known, or never was."""
-    is_silent: bool = False
-    """The connection stands, and nothing has come over it for longer than `patience_s`."""
-    patience_s: float = inf
-    last_heard: str | None = None
-    """When the primary was last heard, in UTC; None: never."""
-    last_heard_s: float | None = None
-    """And how many seconds ago."""
     listens: Listens = field(default_factory=Listens)
 
     @property

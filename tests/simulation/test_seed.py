@@ -419,7 +419,7 @@ def test_a_source_that_sends_nonsense_is_refused(sent: SeedStart | SeedChunk) ->
 
 def test_a_receiver_that_acknowledges_what_was_not_sent_is_refused() -> None:
     pair = seeding(SeedStart(SEED, 0, 100, 9))
-    pair.receiver.next_seed_offset = 50
+    pair.receiver.seed.next_offset = 50
     pair.receiver.acknowledge_seed(50)
     pair.settle()
     assert "byte 50 of the seed; 0 were sent" in str(pair.close_of(pair.source_events).error)
