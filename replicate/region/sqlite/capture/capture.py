@@ -13,6 +13,7 @@ The hook must never raise: SQLite stores the row all the same (measured). So any
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
@@ -28,6 +29,7 @@ from replicate.region.sqlite.capture.blobs import BlobWrites, read_row
 from replicate.region.sqlite.capture.marks import Context, Mark
 from replicate.region.sqlite.capture.net import NetChanges
 from replicate.region.sqlite.capture.outcome import kept
+from replicate.region.sqlite.capture.overflow import Overflow
 from replicate.region.sqlite.capture.tables import CapturedTable, TableMap, not_utf8, recaptured, with_zeros
 from replicate.region.sqlite.definable import counter_statements
 from replicate.region.sqlite.schema import COUNTERS
@@ -58,6 +60,11 @@ def frame_room(tables: TableMap) -> int:
     return _LIMIT - SECTIONS_ROOM if tables.partitioned else _LIMIT
 
 
+@lru_cache(maxsize=64)
+def _counters_of(schema: str) -> str:
+    return COUNTERS.replace("main", quote(schema))
+
+
 class Capture:
     """The changes of one connection's open transaction. Installed on the connection for its whole life.
 
@@ -72,12 +79,9 @@ class Capture:
         self.schema = schema
         self._connection = connection
         self.region = region
-        self._spool_factory = spool_factory
-        self._counters = COUNTERS.replace("main", quote(schema))
+        self._overflow = Overflow(spool_factory)
         self._pack = msgpack.Packer(autoreset=True).pack
         self._buffer = bytearray()
-        self._spooled = 0
-        self._spool: Spool | None = None
         self._limit = _LIMIT
         self._changes = 0
         self._tables: dict[str, CapturedTable | None] = {}
@@ -103,7 +107,6 @@ class Capture:
         """Whether changes of rows pass unheard: those that a CREATE VIRTUAL TABLE makes."""
         self.poisoned = False
         """Whether the transaction can only be rolled back."""
-        self._start: Mark = self.mark()
         connection.preupdate_hook(self._on_change, id=self)
 
     def close(self) -> None:
@@ -120,7 +123,6 @@ class Capture:
         self._is_clear = False
         if self._begun.tables is not tables:
             self._begun = Context(tables, None, frozenset(), False, False, None)
-            self._start = Mark(0, 0, self._begun)
         self._context = self._begun
         if tables is not self._tables_of:
             self._take_tables(tables)
@@ -131,7 +133,7 @@ class Capture:
     def clear(self, adopted: bool = False) -> None:
         """Forget everything. `adopted`: the spool has become a part of the journal and is not removed."""
         # First what takes no call, at whose end an interrupt may arise.
-        self._spooled = self._changes = 0
+        self._changes = self._overflow.size_bytes = 0
         self._limit = _LIMIT
         self._context = _FRESH
         self.active = self.poisoned = self._is_clear = False
@@ -140,11 +142,7 @@ class Capture:
         if self._blob_rows:
             self._blobs.clear()
         self._net.clear()
-        spool = self._spool
-        if spool is not None:
-            if not adopted:
-                spool.abort()
-            self._spool = None
+        self._overflow.clear(adopted)
         self._is_clear = True
 
     @property
@@ -165,7 +163,7 @@ class Capture:
     @property
     def start(self) -> Mark:
         """The mark before the transaction's first change."""
-        return self._start
+        return Mark(0, 0, self._begun)
 
     @property
     def tables(self) -> TableMap:
@@ -174,21 +172,21 @@ class Capture:
 
     def mark(self) -> Mark:
         """The present place. Cheap: taken before every statement."""
-        return Mark(self._spooled + len(self._buffer), self._changes, self._context)
+        return Mark(self._overflow.size_bytes + len(self._buffer), self._changes, self._context)
 
     def place(self) -> tuple[int, int, Context]:
         """The fields of a mark: cheaper still, for what is seldom needed."""
-        return self._spooled + len(self._buffer), self._changes, self._context
+        return self._overflow.size_bytes + len(self._buffer), self._changes, self._context
 
     def cut(self, mark: Mark, *, failed: bool = False) -> None:
         """Forget what was captured after `mark`: the database has taken it back. `failed`: of one statement that was
         not, perhaps, taken back in tables whose net change is told, and in sqlite_sequence; that is looked at then."""
-        if mark.offset >= self._spooled:
-            del self._buffer[mark.offset - self._spooled :]
-        elif self._spool is not None:
+        spilled = self._overflow.size_bytes
+        if mark.offset >= spilled:
+            del self._buffer[mark.offset - spilled :]
+        else:
             self._buffer.clear()
-            self._spool.cut(mark.offset)
-            self._spooled = mark.offset
+            self._overflow.cut(mark.offset)
         self._changes = mark.changes
         self._blobs.clear()  # those before the mark have been told
         self._net.cut(mark.changes)
@@ -218,7 +216,7 @@ class Capture:
 
     def after(self, mark: Mark) -> bytes | None:
         """The captured bytes after `mark`; None if a part of them has left memory."""
-        start = mark.offset - self._spooled
+        start = mark.offset - self._overflow.size_bytes
         return bytes(self._buffer[start:]) if start >= 0 else None
 
     def refuse(self, why: BaseException) -> None:
@@ -266,13 +264,12 @@ class Capture:
         if self.poisoned:
             raise self._refusal_error()
         self._net.end_reading()
-        spool = self._spool
-        if spool is not None:
+        if self._overflow.spool is not None:
             if self._changes:
                 self._flush()
             else:
-                spool.abort()
-                self._spool, self._spooled, spool = None, 0, None
+                self._overflow.clear()
+        spool = self._overflow.spool
         context = self._context
         partitions, tables = context.partitions, None
         if len(partitions) > 1:
@@ -350,8 +347,7 @@ class Capture:
 
     def _stream(self) -> Iterator[bytes]:
         """All that was captured so far."""
-        if self._spool is not None:
-            yield from self._spool.stream()
+        yield from self._overflow.stream()
         yield bytes(self._buffer)
 
     def insert(self, table: str, rows: Any) -> None:
@@ -433,7 +429,7 @@ class Capture:
                     self.statement(text)
 
     def _read_sequences(self) -> Mapping[str, int]:
-        rows: list[Any] = self._connection.execute(self._counters).fetchall()
+        rows: list[Any] = self._connection.execute(_counters_of(self.schema)).fetchall()
         counters = dict(rows)
         if len(counters) != len(rows):
             self._refuse_two_counters()
@@ -450,7 +446,7 @@ class Capture:
         if tables is not self._tables_of:
             self._tables_of = tables
             self._tables = {**tables.tables, **_OWN}
-            if self._spool is None:
+            if self._overflow.spool is None:
                 self._limit = frame_room(tables)
             self.counted = tables.autoincrement
             self.pressing = tables.virtual or bool(self._blobs)
@@ -510,7 +506,7 @@ class Capture:
             buffer = self._buffer
             buffer += chunk
             self._changes = changes = self._changes + 1
-            if len(buffer) > self._limit or (changes > FRAME_CHANGES_MAX and self._spool is None):
+            if len(buffer) > self._limit or (changes > FRAME_CHANGES_MAX and self._overflow.spool is None):
                 self._flush()
         except BaseException as error:
             self._poison(error, update.table_name)
@@ -541,7 +537,7 @@ class Capture:
         buffer = self._buffer
         buffer += chunk
         self._changes += 1
-        if len(buffer) > self._limit or (self._changes > FRAME_CHANGES_MAX and self._spool is None):
+        if len(buffer) > self._limit or (self._changes > FRAME_CHANGES_MAX and self._overflow.spool is None):
             self._flush()
 
     def _emit(self, op: Op, table_id: int, argument: Any, values: list[Any]) -> None:
@@ -549,11 +545,8 @@ class Capture:
         self._append(pack(int(op)) + pack(table_id) + pack(argument) + pack(values))
 
     def _flush(self) -> None:
-        if self._spool is None:
-            self._spool = self._spool_factory()
-            self._limit = PART_BYTES
-        self._spool.write(bytes(self._buffer))
-        self._spooled += len(self._buffer)
+        self._overflow.write(bytes(self._buffer))
+        self._limit = PART_BYTES
         self._buffer.clear()
 
     def _note(self, table: CapturedTable) -> None:
