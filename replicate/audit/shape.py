@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgpack
@@ -158,16 +158,3 @@ def _cells_of(letter: str) -> int:
 def printable(text: str) -> str:
     """Without control characters: those are written as Python writes them in a text."""
     return text if text.isprintable() else repr(text)[1:-1]
-
-
-def table_lines(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
-    """Aligned: numbers to the right, words to the left."""
-    cells = [[printable(str(cell)) for cell in row] for row in (names, *rows)]
-    right = [bool(rows) and all(isinstance(row[at], int) for row in rows) for at in range(len(names))]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        made = (
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, right, strict=True)
-        )
-        yield "  ".join(made).rstrip()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, csns_between, emit, emit_lines, open_instance, wants_json
+from replicate.cli.common import LOOKS, Noun, columns, csns_between, emit, emit_lines, open_instance, wants_json
 from replicate.cli.engine import sessions_for
 from replicate.cli.words import partitions as known_partitions
 from replicate.cli.words import recorded_elements, tables_of_journal
@@ -418,10 +418,14 @@ def count(query: Query, journals: AskedJournals, by: str, picture: Path | None) 
         draw(rows, words[0], picture)
         emit({"picture": str(picture)}, [f"{picture}: {sum(int(str(row[-1])) for row in rows)} changes"])
     else:
-        from replicate.audit.shape import table_lines
+        from replicate.audit.shape import printable
 
         names = (*words, "transactions", "changes")
-        emit([dict(zip(names, row, strict=True)) for row in rows], table_lines(names, rows))
+        lines = columns(
+            [names, *(tuple(printable(str(cell)) for cell in row) for row in rows)],
+            numbers={at for at in range(len(names)) if rows and all(isinstance(row[at], int) for row in rows)},
+        )
+        emit([dict(zip(names, row, strict=True)) for row in rows], lines)
     if damage is not None:
         raise damage
 

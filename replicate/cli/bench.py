@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from replicate.cli.common import VerbCommand, emit, wants_json
+from replicate.cli.common import VerbCommand, columns, emit, wants_json
 
 
 @click.command(cls=VerbCommand)
@@ -43,8 +43,8 @@ def bench(directory: Path, seconds: float) -> None:
         found = run_bench(directory.absolute(), seconds=seconds, told=told)
     finally:
         signal.signal(signal.SIGTERM, previous)
-    lines = [f"{'':24}{'figure':>14}  unit"]
-    lines += [f"{one.what:24}{one.figure:>14,}  {one.unit:18}{one.beside}".rstrip() for one in found.figures]
+    rows = [(one.what, f"{one.figure:,}", one.unit, one.beside) for one in found.figures]
+    lines = columns([("", "figure", "unit", ""), *rows], numbers={1})
     facts = found.machine
     lines += ["", f"{facts['processor']}, {facts['cores']} cores, load {facts['load_before']} before; {found.took_s} s"]
     lines += [f"Python {facts['python']} ({facts['interpreter']})"]

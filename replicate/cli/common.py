@@ -298,11 +298,15 @@ def plain(value: object) -> Any:
     return str(value)
 
 
-def columns(rows: Iterable[Iterable[object]]) -> list[str]:
-    """Rows as aligned lines, two spaces between columns."""
+def columns(rows: Iterable[Iterable[object]], *, numbers: Collection[int] = ()) -> list[str]:
+    """Rows as aligned lines, two spaces between columns; those at `numbers` stand to the right."""
     table = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)] if table else []
-    return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in table]
+    sides = [str.rjust if at in numbers else str.ljust for at in range(len(widths))]
+    return [
+        "  ".join(put(cell, width) for put, cell, width in zip(sides, row, widths, strict=True)).rstrip()
+        for row in table
+    ]
 
 
 def write_traceback(error: BaseException, arguments: list[str]) -> Path | None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicate.audit.changes import ChangeRecord
-from replicate.audit.shape import Text, cells_of, csv_line, printable, table_lines
+from replicate.audit.shape import Text, cells_of, csv_line, printable
 
 
 def a_record(op: str, before: tuple[object, ...] | None, after: tuple[object, ...] | None) -> ChangeRecord:
@@ -81,8 +81,3 @@ def test_cells_have_every_value_whole() -> None:
     assert json.loads(cells["after"]) == {"id": {"blob": "00"}, "name": {"real": "inf"}, "note": "é\n"}
     assert json.loads(cells["key"]) == [{"blob": "00"}]
     assert (cells["before"], cells["origin"], cells["time"]) == (None, "east", "1970-01-01T00:04:28.435456Z")
-
-
-def test_a_table_is_aligned() -> None:
-    assert list(table_lines(("table", "n"), [("a", 1), ("long", 100)])) == ["table    n", "a        1", "long   100"]
-    assert list(table_lines(("table", "n"), [])) == ["table  n"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replicate.cli.common import csns_between, emit_lines, read_printed
+from replicate.cli.common import columns, csns_between, emit_lines, read_printed
 from replicate.errors import JournalIOError, ReplicateError
 from replicate.model.moment import first_csn, last_csn
 from replicate.model.vector import U64_MAX
@@ -51,3 +51,11 @@ def test_long_lines_are_printed_before_more_of_them_are_made(capsys: pytest.Capt
     assert printed == [1_000_001] * 5
     assert emit_lines(str(number) for number in range(1000))
     assert capsys.readouterr().out.split() == list(map(str, range(1000)))
+
+
+def test_a_table_is_aligned() -> None:
+    rows = [("table", "n"), ("a", 1), ("long", 100)]
+    assert columns(rows) == ["table  n", "a      1", "long   100"]
+    assert columns(rows, numbers={1}) == ["table    n", "a        1", "long   100"]
+    assert columns(rows[:1], numbers={1}) == ["table  n"]
+    assert columns([]) == []
