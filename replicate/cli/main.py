@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import os
 import shlex
 import sys
@@ -23,12 +24,16 @@ from replicate.cli.failure import Failure, parsed, tell
 from replicate.cli.output import drop_output, is_reader_gone
 
 STOPPED = Failure("INTERRUPTED", "stopped by the keyboard", 130)
+COLLECT_AFTER = 20_000
+"""Objects made between two runs of the garbage collector: what a start makes stays, and an eighth of a daemon's start
+was spent looking for cycles in it (measured, 8293fc5)."""
 OURS = ("replicate", "source_server", "receiver_server", "update_process")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The console script. Whatever a command makes is closed to others, however the shell is set up."""
     os.umask(0o077)
+    gc.set_threshold(COLLECT_AFTER, 50, 100)
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
 
 
