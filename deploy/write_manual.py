@@ -17,7 +17,7 @@ from typing import Final
 
 import click
 
-from replicate.cli.common import VerbCommand
+from replicate.cli.common import Once, VerbCommand
 from replicate.cli.root import root
 from replicate.errors import ERRORS, EXIT_CODES, ReplicateError
 from replicate.model.findings import CODES
@@ -176,7 +176,7 @@ def _spelling(option: click.Option) -> str:
 
 def _meaning(option: click.Option) -> str:
     notes = ["needed"] if option.required else []
-    if option.multiple:
+    if option.multiple and not isinstance(option, Once):
         notes.append("may be given again")
     if option.show_default and not option.required and option.default is not None:
         notes.append(f"default {option.default}")

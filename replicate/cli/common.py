@@ -82,6 +82,22 @@ class VerbCommand(click.Command):
         self.params.extend(_global_options())
 
 
+class Once(click.Option):
+    """An option that names one thing: given twice it is refused, where click would take the last one silently."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "multiple": True})
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """The one that was given, or None."""
+        given = super().process_value(ctx, value)
+        if len(given) > 1:
+            raise UsageError(
+                f"{self.opts[0]} is given {len(given)} times, and there is one", do="Give the command once for each"
+            )
+        return given[0] if given else None
+
+
 class VerbOfSeveral(VerbCommand):
     """A command that is about several instances: -i may be given again."""
 

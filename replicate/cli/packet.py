@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import time
@@ -10,12 +11,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, columns, emit, has_instance, instance_name, open_instance
+from replicate.cli.common import (
+    LOOKS,
+    Noun,
+    Once,
+    columns,
+    emit,
+    emit_lines,
+    has_instance,
+    instance_name,
+    open_instance,
+    wants_json,
+)
 from replicate.cli.engine import sessions_for
 from replicate.cli.replay import summary_lines
 from replicate.cli.words import peers
 from replicate.daemon.heard import utc
-from replicate.errors import ConfigurationError, NotFoundError, ReplicateError, UsageError, pasteable
+from replicate.errors import (
+    ConfigurationError,
+    DamagedError,
+    JournalIOError,
+    NotFoundError,
+    PeerError,
+    ReplicateError,
+    UsageError,
+    pasteable,
+)
 from replicate.status.text import size
 
 if TYPE_CHECKING:
@@ -40,9 +61,9 @@ def packet() -> None:
 @click.option(
     "--to", "targets", metavar="PEER", multiple=True, shell_complete=peers, help="Whom it is for (repeatable)."
 )
-@click.option("--file", "file", metavar="FILE", help="Write one packet, to this file.")
-@click.option("--outbox", metavar="DIR", help="Write packets into this directory [packets.outbox].")
-@click.option("--max-bytes", type=int, metavar="N", help="Most bytes of one packet [packets.max_bytes].")
+@click.option("--file", "file", cls=Once, metavar="FILE", help="Write one packet, to this file.")
+@click.option("--outbox", cls=Once, metavar="DIR", help="Write packets into this directory [packets.outbox].")
+@click.option("--max-bytes", cls=Once, type=int, metavar="N", help="Most bytes of one packet [packets.max_bytes].")
 @click.option("--encrypt", is_flag=True, help="Seal each packet, so that its target alone reads it.")
 @click.option("--receipt", is_flag=True, help="Say how far this instance is, and send nothing else.")
 def export(
@@ -340,14 +361,24 @@ def _range(facts: dict[str, Any]) -> str:
 
 @packet.command()
 @click.argument("file", metavar="FILE")
-def show(file: str) -> None:
+@click.option(
+    "--transactions",
+    is_flag=True,
+    help="Each transaction that it brings, and with -i whether it is there: also of one that does not fit (DIVERGED). "
+    "With --json one line for each, as journal show has it, and nothing else.",
+)
+def show(file: str, transactions: bool) -> None:
     """Show what a packet says it is, with its epochs: what it needs, and what it leads to."""
-    with _read(Path(_one(file))) as reader:
+    path = Path(_one(file))
+    with _read(path) as reader:
         facts = _facts(reader)
         names = {one.key: f"{one.instance}/{one.incarnation}" for one in reader.summary.origins}
         epochs = _epochs(reader.summary, names)
         signer = _signer(reader)
     facts |= {"epochs": epochs, "signer": signer}
+    if transactions and wants_json():
+        _show_transactions(path)
+        return
     lines = columns(
         [
             ["packet", f"{facts['number']} of {facts['sender']}, for {', '.join(facts['targets'])}"],
@@ -363,7 +394,41 @@ def show(file: str) -> None:
     lines += columns(
         [["origin", "needs", "leads to", "the sender has"], *([str(v) for v in one.values()] for one in epochs)]
     )
-    emit(facts, lines)
+    if emit(facts, lines) and transactions:
+        _show_transactions(path)
+
+
+def _show_transactions(path: Path) -> None:
+    """Whatever is here. It is unpacked where temporary files go."""
+    import tempfile
+
+    from replicate.audit.show import document
+    from replicate.transfer.packet.offered import Offered, unsealer_of
+    from update_process.replay.packet_content import transactions_in, vector_here
+
+    opened = open_instance(LOOKS) if has_instance() else None
+    here = None if opened is None else vector_here(opened)
+    name = "" if opened is None else opened.name
+    with _read(path) as reader:
+        offered = Offered(path, reader.summary, reader.bytes)
+    counts = {True: 0, False: 0}
+
+    def told(stage: Path) -> Iterator[str]:
+        for one in transactions_in(offered, None if opened is None else unsealer_of(opened), stage):
+            is_here = None if here is None else here.last(int(one.origin, 16)) >= one.origin_seqno
+            if is_here is not None and one.kind != "PART":
+                counts[is_here] += 1
+            if wants_json():
+                yield json.dumps({**document(one), "is_here": is_here})
+                continue
+            head, *changes = one.lines()
+            yield head + ("" if is_here is None else f"  {'here' if is_here else 'NOT HERE'}")
+            yield from changes
+        if not wants_json() and here is not None:
+            yield f"{counts[False]} of {sum(counts.values())} are not on {name}"
+
+    with tempfile.TemporaryDirectory(prefix="packet-show-") as stage:
+        emit_lines(told(Path(stage)))
 
 
 def _epochs(summary: PacketSummary, names: dict[int, str]) -> list[dict[str, Any]]:
@@ -394,20 +459,37 @@ def _one(file: str) -> str:
 @click.argument("paths", nargs=-1, metavar="FILE|DIR…", required=True)
 def verify(paths: tuple[str, ...]) -> None:
     """Read packets whole, and say whether every byte of them is as it was made; with -i, whether it may be imported
-    there, too."""
+    there, too. All of them are read, and each that is not well is named; the exit code is that of the worst."""
     from replicate.transfer.packet.excerpt import judge_excerpt
     from replicate.transfer.packet.offered import judge
 
     opened = open_instance(LOOKS) if has_instance() else None
-    rows = []
+    rows: list[dict[str, Any]] = []
+    lines: list[str] = []
+    errors: list[ReplicateError] = []
     for file in _files(paths):
-        with _read(file) as reader:
-            reader.verify()
-            if opened is not None:
-                judge(opened, reader, time.time())
-                judge_excerpt(opened, reader.summary, str(file))
-            rows.append(_facts(reader))
-    emit(rows, [f"{one['file']}: whole, {_range(one)}" for one in rows] or ["no packet is there"])
+        try:
+            with _read(file) as reader:
+                reader.verify()
+                if opened is not None:
+                    judge(opened, reader, time.time())
+                    judge_excerpt(opened, reader.summary, str(file))
+                rows.append(one := _facts(reader))
+            lines.append(f"{file}: whole, {_range(one)}")
+        except ReplicateError as error:
+            errors.append(error)
+            rows.append({"file": str(file), "error": error.what, "code": error.code})
+            lines.append(f"{file}: {error.code}: {error.what}")
+    emit(rows, lines or ["no packet is there"])
+    if errors:
+        raise min(errors, key=_weight)
+
+
+def _weight(error: ReplicateError) -> int:
+    """Less is worse: bytes that are not as they were made, who may not send it or not here, what cannot be read, all
+    else."""
+    order = (DamagedError.exit_code, PeerError.exit_code, JournalIOError.exit_code)
+    return order.index(error.exit_code) if error.exit_code in order else len(order)
 
 
 # What was exported.

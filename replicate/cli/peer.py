@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
+from replicate.cli.common import LOOKS, Noun, Once, columns, emit, open_instance
 from replicate.cli.words import peers
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_run import start_again, stop_and_start_again
@@ -32,8 +32,8 @@ def peer() -> None:
 @click.option("--packets", is_flag=True, help="No line leads to it: it gets packets (replicate help packets).")
 @click.option("--certificate", default="", metavar="NAME", help="The name in its certificate, if that is not NAME.")
 @click.option("--partitions", metavar="NAME,…", help="The most that it may have, of partitions; or ALL.")
-@click.option("--outbox", metavar="DIR", help="Where packets for it are written [packets.outbox].")
-@click.option("--inbox", metavar="DIR", help="Where packets of it arrive, too [packets.inbox].")
+@click.option("--outbox", cls=Once, metavar="DIR", help="Where packets for it are written [packets.outbox].")
+@click.option("--inbox", cls=Once, metavar="DIR", help="Where packets of it arrive, too [packets.inbox].")
 @click.option("--replace", is_flag=True, help="Change what is registered of a peer.")
 def add(
     name: str,

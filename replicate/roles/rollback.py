@@ -40,7 +40,7 @@ from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.lost.keep import Kept, keep_range
 from replicate.lost.peers_lack import Owner
-from replicate.model.transaction import Catalogue
+from replicate.model.transaction import Catalogue, History
 from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
@@ -50,7 +50,7 @@ from replicate.roles.fence import give_way
 from replicate.roles.role import LOCK_TIMEOUT_S, standing_still
 from replicate.roles.survey import Surveyed, survey
 from replicate.roles.undo import undo_region
-from replicate.roles.verdict import forget_verdict, look_at_verdict, proven_point
+from replicate.roles.verdict import forget_verdict, look_at_verdict, may_be_named, proven_point
 from replicate.system.failpoint import hit
 from replicate.system.files import read_private, remove_file, replace_file, sync_directory
 from replicate.system.locks import FileLock
@@ -106,7 +106,8 @@ def rollback(
     source that refused it says that somebody took over, or where the one that superseded it did; `tell` is told before
     anything is touched). `by`: the daemon that does it by itself. Daemons that run stand aside.
 
-    Raises PermissionRefusedError (a primary), UsageError (no such point, or another one is under way), DivergedError
+    Raises PermissionRefusedError (a primary, or one that follows another and is to go back to a point that no record
+    proves), UsageError (no such point, or another one is under way), DivergedError
     (what the source said is not so here),
     JournalMissingError (the journal does not reach back so far), NotSupportedError (schema changes on the way),
     ConflictError (a row is not as the journal has it: the marker stays), AlreadyRunningError, BusyError and what files
@@ -149,11 +150,13 @@ def _needed(instance: Instance, to: int | None, timeout_s: float, tell: Callable
             where=str(instance.path),
             do=f"If another site is primary now: replicate -i {instance.named} demote, and then this again",
         )
-    if to is not None:
-        return to, ""
-    with standing_still(instance, timeout_s) as door:
-        last = int(door.words[word.LAST_SEQNO])
     said = look_at_verdict(instance)
+    with standing_still(instance, timeout_s) as door:
+        last, histories = int(door.words[word.LAST_SEQNO]), door.catalogue_now().histories
+    if to is not None:
+        if to < last and fence is None and not may_be_named(instance, said, histories):
+            raise _unproven(instance, to, histories)
+        return to, ""
     if fence is not None and (said is None or not said.ended_by):  # one that cannot say where is no better word
         point = fence.seqno
         because = f"{fence.name} took over after transaction {point}, and this journal proves it"
@@ -161,6 +164,19 @@ def _needed(instance: Instance, to: int | None, timeout_s: float, tell: Callable
         point, because = proven_point(instance, last)
     tell(f"{because}: what {instance.name} has more, up to {last}, is taken back")
     return point, because
+
+
+def _unproven(instance: Instance, to: int, histories: tuple[History, ...]) -> PermissionRefusedError:
+    named = instance.named
+    return PermissionRefusedError(
+        f"{instance.name} follows {histories[-1].name}, and nothing proves that what it has after {to} is to go: no "
+        "site has said that it took over before that",
+        where=str(instance.path),
+        do=f"Nothing was changed. Have the primary's Source Server connect, or import a packet of it here: where "
+        f"another site took over, its refusal says so, and up to where; then replicate -i {named} rollback. Where the "
+        f"primary was restored from a backup, this site has what that one lost: on the primary, replicate -i "
+        f"{histories[-1].name} replica restore. To fill this one again: replicate -i {named} seed --restart",
+    )
 
 
 # Before anything is touched.

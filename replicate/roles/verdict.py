@@ -120,6 +120,15 @@ def look_at_verdict(instance: Instance) -> SourceVerdict | None:
     return found if found.incarnation == instance.content.incarnation else None
 
 
+def may_be_named(instance: Instance, verdict: SourceVerdict | None, histories: tuple[History, ...]) -> bool:
+    """Whether an operator may name the point. `histories`: of our journal. One that was primary last knows of none who
+    took over, and who demoted it does. One that follows another has only what others have, or the only copy of it: it
+    goes back where a source has said that somebody took over from who wrote that."""
+    if not histories or histories[-1].instance == instance.content.uuid:
+        return True
+    return verdict is not None and _is_taken_over(verdict, histories)
+
+
 def proven_point(instance: Instance, last: int) -> tuple[int, str]:
     """The last common transaction, and whose word that is, as a sentence without its full stop. `last`: the last of our
     journal, which nobody appends to.
@@ -147,8 +156,9 @@ def proven_point(instance: Instance, last: int) -> tuple[int, str]:
             f"{verdict.origin:08x}: what is here may be the only copy",
             where=where,
             do=f"Look whether {verdict.source} was restored from a backup, and at what is here: replicate -i "
-            f"{instance.named} journal show. If it is to go all the same: replicate -i {instance.named} rollback --to "
-            "N",
+            f"{instance.named} journal show. To have {verdict.source} get back what it had: replicate -i "
+            f"{verdict.source} replica restore, there. If what is here is to go all the same: replicate -i "
+            f"{instance.named} promote, demote, and then rollback --to N, which keeps it in a file",
         )
     point = verdict.more_from - 1
     if point + 1 < chain.oldest_seqno():

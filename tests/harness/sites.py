@@ -15,9 +15,11 @@ from pathlib import Path
 
 from replicate.door.snapshot import door_of
 from replicate.instance.instance import Instance
+from replicate.journal.catalogue import catalogue_before
 from replicate.roles.fence import give_way, meet, own_takeovers
 from replicate.roles.role import become_primary, become_secondary
 from replicate.roles.succession import Other
+from replicate.roles.verdict import SourceVerdict, note_verdict
 from tests.harness.pair import Pair
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +61,15 @@ class Sites(Pair):
         for one, other in ((self.primary, self.secondary), (self.secondary, self.primary)):
             one.register_peer(other.name, "127.0.0.1", 7430)
             one.reload()
+
+
+def told_of_a_takeover(instance: Instance, after: int, by: str = "north") -> None:
+    """A source has said to the follower `instance` that `by` took over after that transaction."""
+    with door_of(instance) as door:
+        known = catalogue_before(door.chain, after + 1)
+    origin = known.histories[-1].origin.key
+    common = known.vector.last(origin)
+    note_verdict(instance, SourceVerdict(by, instance.content.incarnation, origin, common, after + 1, by))
 
 
 def other(instance: Instance) -> Other:

@@ -18,6 +18,7 @@ from replicate.filters.content import read_content
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from tests.harness.ports import free_port
+from tests.harness.sites import told_of_a_takeover
 from tests.harness.street import QUICK, Street
 from tests.harness.waiting import wait_until
 
@@ -156,6 +157,7 @@ def test_it_goes_back_by_what_stands_in_its_own_journal(street: Street) -> None:
     write(street)
     came(street, street.secondary)
     street.kill(street.primary, "source-secondary")
+    told_of_a_takeover(Instance.open(street.secondary), at)
     street.on(street.secondary, "rollback", "--to", str(at))
     assert rows(street.secondary / "regions" / "main.db") == before
     street.start_source()

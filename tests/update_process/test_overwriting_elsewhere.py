@@ -13,6 +13,7 @@ from replicate.roles.role import become_primary
 from replicate.roles.rollback import rollback
 from tests.harness.conflicting import conflicting_pair, decided, spoil, stops_at
 from tests.harness.pair import Pair, assert_equal, run, work_all
+from tests.harness.sites import told_of_a_takeover
 from update_process.decision import OVERWRITE
 from update_process.replay.command import replay
 
@@ -97,6 +98,7 @@ def test_rolled_back_the_foreign_rows_are_here_again(pair: Pair) -> None:
     first = overwritten(pair)
     assert_equal(pair)
     pair.secondary.register_peer("east", "127.0.0.1", 7430)
+    told_of_a_takeover(pair.secondary, first - 1)
     rollback(pair.secondary, first - 1)
     pair.secondary.reload()
     assert (pair.rows("t"), pair.rows("u")) == foreign

@@ -12,6 +12,7 @@ Refuses to know: the command line; how packets travel.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -31,13 +32,14 @@ from replicate.errors import (
 from replicate.instance.instance import Instance
 from replicate.model.vector import U64_MAX, Position
 from replicate.pool import control as word
+from replicate.roles.verdict import SourceVerdict, note_verdict
 from replicate.system.failpoint import hit
 from replicate.system.os_errors import io_error
 from replicate.transfer.packet.epochs import Epochs, LackingPacket
 from replicate.transfer.packet.excerpt import judge_excerpt
 from replicate.transfer.packet.export import LOCK_TIMEOUT_S, packets_lock
 from replicate.transfer.packet.format import PacketSummary
-from replicate.transfer.packet.offered import Inbox, Offered, look, take_words
+from replicate.transfer.packet.offered import Inbox, Offered, look, take_words, unsealer_of
 from replicate.transfer.packet.order import Order, PacketGap, TooMuch, gap_of, lacks_of, order_of, too_much
 from replicate.transfer.packet.store import read_epochs
 from update_process.replay.apply import Told
@@ -156,7 +158,8 @@ def _of_another_past(instance: Instance, one: Offered, own: Position, origin: in
         f"{_has_more(one, own, origin)}, where {by} took over",
         where=str(one.path),
         do=f"Nothing of it was applied. Keep it until {sender} has rolled back to there: then these are in its lost "
-        f"file. If {sender} does not come back, it is the place where they are",
+        f"file. If {sender} does not come back, it is the place where they are. To look at them: replicate -i "
+        f"{instance.named} packet show {shlex.quote(str(one.path))} --transactions",
     )
 
 
@@ -189,7 +192,7 @@ def _apply(
     done.known = len(set(brings) - {*order.chosen, *order.waiting})
     if (more := too_much(_position(instance), [summaries[at] for at in brings])) is not None:
         require_secondary(instance)
-        raise _rollback_first(instance, more)
+        raise _rollback_first(instance, more, dry_run)
     if order.chosen or order.waiting:
         require_secondary(instance)
         bring = [summaries[at] for at in (*order.chosen, *order.waiting)]
@@ -205,7 +208,7 @@ def _apply(
             done.seqno = order.seqno
             return order
         chosen = [inbox.packets[at] for at in order.chosen]
-        segments = unpack(instance, chosen, stage, told)
+        segments = unpack(unsealer_of(instance), chosen, stage, told)
         hit("packet.unpacked")
         if by_transactions:
             if not dry_run:
@@ -241,15 +244,28 @@ def _position(instance: Instance) -> Position:
         return door.position()
 
 
-def _rollback_first(instance: Instance, more: TooMuch) -> RollbackNeededError:
-    names = {one.key: one.instance for one in more.packet.origins}
+def _rollback_first(instance: Instance, more: TooMuch, dry_run: bool) -> RollbackNeededError:
+    """What the packet says is kept for `rollback`, as a source's refusal is."""
+    packet, here = more.packet, f"replicate -i {instance.named}"
+    names = {one.key: one.instance for one in packet.origins}
     of = names.get(more.origin, f"{more.origin:08x}")
+    by = min(((one.begins, one.instance) for one in packet.origins if one.begins > more.seqno), default=(0, ""))[1]
+    do = f"Take back what is more, and have it kept in a file: {here} rollback --to {more.seqno}; then import again"
+    if by in ("", of):  # it began again by itself: as one does that was restored from a backup
+        do = (
+            f"Nobody took over from {of}: what is here may be the only copy. If {of} was restored from a backup, have "
+            f"it get that back: replicate -i {of} replica restore, there. If {of} was demoted and nothing is to come "
+            f"back, where this site was primary: {here} rollback --to {more.seqno}"
+        )
+    elif not dry_run:
+        origin, common = more.origin, more.theirs
+        told = SourceVerdict(packet.sender_name, instance.content.incarnation, origin, common, more.seqno + 1, by)
+        note_verdict(instance, told)
     return RollbackNeededError(
-        f"{instance.name} has transactions of {of} up to its number {more.ours}; {more.packet.sender_name}, which goes "
+        f"{instance.name} has transactions of {of} up to its number {more.ours}; {packet.sender_name}, which goes "
         f"on otherwise, has them up to {more.theirs}",
         where=str(instance.path),
-        do=f"Take back what is more, and have it kept in a file: replicate -i {instance.named} rollback --to "
-        f"{more.seqno}; then import again",
+        do=do,
         seqno=more.seqno,
         origin=more.origin,
     )

@@ -34,7 +34,7 @@ from replicate.roles.restored import settle, turn_back
 from replicate.roles.retiring import writers_of
 from replicate.system.failpoint import hit
 from replicate.transfer.packet.format import PacketSummary
-from replicate.transfer.packet.offered import Inbox
+from replicate.transfer.packet.offered import Inbox, unsealer_of
 from replicate.transfer.packet.store import change_epochs
 from replicate.transfer.packet.vector_order import (
     MissingRange,
@@ -85,7 +85,7 @@ def apply_between_suppliers(
             done.seqno, here = _position(instance)  # until it stood aside, a line may have brought some of it
             order = vector_order(here, summaries)
             chosen = [inbox.packets[at] for at in order.chosen]
-            segments = unpack(instance, chosen, stage, told)
+            segments = unpack(unsealer_of(instance), chosen, stage, told)
             hit("packet.unpacked")
             if not dry_run:
                 _apply(instance, [next(directory.iterdir()) for directory, _ in segments], done, told)

@@ -26,8 +26,9 @@ from replicate.roles.alone import wait_until_down
 from replicate.system.files import write_all
 from replicate.system.os_errors import io_error
 from replicate.transfer.packet.format import SegmentPart
-from replicate.transfer.packet.offered import Offered, unsealer_of
+from replicate.transfer.packet.offered import Offered
 from replicate.transfer.packet.read import PacketReader
+from replicate.transfer.packet.sealed import Unseal
 from replicate.transfer.seed.file import require_free
 from replicate.transfer.seed.install import seed_lock
 from update_process.replay.apply import Progress, Told
@@ -86,14 +87,14 @@ def _aside(instance: Instance) -> Iterator[None]:
         yield
 
 
-def unpack(instance: Instance, packets: Sequence[Offered], stage: Path, told: Told) -> list[tuple[Path, int]]:
+def unpack(unseal: Unseal | None, packets: Sequence[Offered], stage: Path, told: Told) -> list[tuple[Path, int]]:
     """The segments of these packets, each in a directory of its own below the stage, and with which transaction it
     ends; all of them have verified. What is here of a large transaction only in part is left out: it is waited for, or
     another packet has it whole. DamagedError, DiskFullError, JournalIOError."""
     unpacked: dict[Path, _Unpacked] = {}
     whole, done, room = sum(one.size for one in packets), 0, 0
     for number, one in enumerate(packets):
-        with PacketReader(one.path, unsealer_of(instance)) as reader:
+        with PacketReader(one.path, unseal) as reader:
             if reader.summary != one.summary:  # which was judged, and has the digest of all that follows
                 raise DamagedError("this packet was replaced meanwhile", where=str(one.path), do="Import it again")
             open_: _Unpacked | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from replicate.cli.root import root
 from replicate.errors import (
     AlreadyExistsError,
     ConfigurationError,
+    DamagedError,
     DiskFullError,
     NotFoundError,
     PacketGapError,
     UsageError,
+    WrongInstanceError,
 )
 from replicate.instance.consumers import Consumer, write_consumer
 from replicate.system import failpoint
@@ -181,6 +184,9 @@ def test_a_hook_that_fails_does_not_hide_why_the_export_ended(pair: Pair) -> Non
     [
         (("packet", "export", "--file", "a", "--outbox", "b"), UsageError),
         (("packet", "export", "--max-bytes", "5"), UsageError),
+        (("packet", "export", "--outbox", "a", "--outbox", "b"), UsageError),
+        (("packet", "export", "--file", "a", "--file", "b"), UsageError),
+        (("peer", "add", "off", "--packets", "--outbox", "a", "--outbox", "b"), UsageError),
         (("packet", "export", "--to", "nobody"), NotFoundError),
         (("packet", "show", "link"), UsageError),
         (("packet", "import", "link"), UsageError),
@@ -322,3 +328,61 @@ def test_a_peer_may_get_a_line_later(pair: Pair) -> None:
         said("-i", "east", "packet", "export")
     said("-i", "east", "peer", "remove", "west")
     assert told("-i", "east", "epochs")["replicas"][1:] == []
+
+
+def test_two_outboxes_are_refused_and_nothing_is_made(pair: Pair) -> None:
+    """The last one got all, silently."""
+    pair.write(1)
+    for name in ("a", "b"):
+        (pair.directory / name).mkdir()
+    with pytest.raises(UsageError, match="--outbox is given 2 times"):
+        said("-i", "east", "packet", "export", "--outbox", "a", "--outbox", "b")
+    assert not [*(pair.directory / "a").iterdir(), *(pair.directory / "b").iterdir()]
+    assert told("-i", "east", "packet", "exports") == []
+    said("-i", "east", "packet", "export", "--outbox", "b")
+    assert len([*(pair.directory / "b").iterdir()]) == 1
+
+
+def test_all_packets_are_verified_and_the_worst_gives_the_code(pair: Pair) -> None:
+    for _ in range(4):
+        pair.write(2)
+        said("-i", "east", "packet", "export")
+    first, second, third, last = outbox(pair)
+    for path, place in ((first, 200), (third, 300)):
+        data = bytearray(path.read_bytes())
+        data[place] ^= 1
+        path.write_bytes(data)
+    done = CliRunner().invoke(root, ["packet", "verify", str(first.parent)])
+    assert isinstance(done.exception, DamagedError)
+    assert done.exception.exit_code == 65
+    assert done.exception.where.startswith(f"{first}, ")
+    lines = done.output.splitlines()
+    assert [line.split(": ")[1].split(",")[0] for line in lines] == ["DAMAGED", "whole", "DAMAGED", "whole"]
+    # One that is for another is not well with -i, and less bad than a damaged one, wherever it stands.
+    third.write_bytes(second.read_bytes())
+    done = CliRunner().invoke(root, ["--json", "-i", "east", "packet", "verify", str(last), str(first)])
+    assert isinstance(done.exception, DamagedError)
+    assert [one["code"] for one in json.loads(done.output)] == ["WRONG_INSTANCE", "DAMAGED"]
+    done = CliRunner().invoke(root, ["-i", "east", "packet", "verify", str(last), str(second)])
+    assert isinstance(done.exception, WrongInstanceError)
+    assert done.exception.where == str(last)
+
+
+def test_what_a_packet_brings_is_shown_and_what_of_it_is_here(pair: Pair) -> None:
+    last = pair.write(2)
+    said("-i", "east", "packet", "export")
+    (path,) = outbox(pair)
+    shown = said("-i", "west", "packet", "show", str(path), "--transactions").splitlines()
+    heads = [line for line in shown if line.endswith("  NOT HERE")]
+    assert [int(line.split()[0]) for line in heads] == [last - 1, last]
+    assert shown[-1] == "2 of 2 are not on west"
+    assert "here" not in said("packet", "show", str(path), "--transactions").lower().split("bytes", 1)[1]
+    said("-i", "west", "packet", "import", str(path))
+    assert said("-i", "west", "packet", "show", str(path), "--transactions").endswith("0 of 2 are not on west\n")
+    told_of = said("--json", "-i", "west", "packet", "show", str(path), "--transactions").splitlines()
+    documents = [json.loads(line) for line in told_of]
+    assert [(one["seqno"], one["is_here"]) for one in documents] == [(last - 1, True), (last, True)]
+    assert documents[0]["changes"]
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(DamagedError):
+        said("packet", "show", str(path), "--transactions")

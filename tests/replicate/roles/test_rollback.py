@@ -42,13 +42,14 @@ from replicate.region.sqlite.open import open_region
 from replicate.roles.alone import daemons_down
 from replicate.roles.role import become_primary, become_secondary
 from replicate.roles.rollback import RolledBack, rollback
+from replicate.roles.verdict import note_verdict, verdict_of
 from replicate.transfer.seed.direct import seed
 from replicate.wire.message import Restart
 from replicate.wire.resync import RollbackFirst, SourceView, decide
 from tests.harness.instances import lose_pool
 from tests.harness.pair import assert_equal
 from tests.harness.regions import make_database
-from tests.harness.sites import ROOT, Sites, kill_at
+from tests.harness.sites import ROOT, Sites, kill_at, told_of_a_takeover
 
 SCHEMA = """
 CREATE TABLE account (id INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL, balance INTEGER, note);
@@ -315,6 +316,7 @@ def test_a_site_that_sends_on_goes_on_to_do_so(tmp_path: Path) -> None:
     relay.reload()
     assert [peer.passive for peer in relay.peers] == [False]
     write_consumer(relay.consumers_directory, Consumer("east", sites.last_seqno()))
+    told_of_a_takeover(relay, sites.last_seqno() - 2)
     rollback(relay, sites.last_seqno() - 2)
     assert [peer.passive for peer in Instance.open(relay.path).peers] == [False]
     joins(sites)
@@ -343,6 +345,11 @@ def test_a_third_site_goes_on_from_the_new_primary_without_a_seed(tmp_path: Path
             decision = decide(restart, SourceView(ours, 1, source.catalogue_now().histories))
         assert isinstance(decision, RollbackFirst)
         assert (decision.more_from, decision.ended_by) == (common + 1, "west")
+        with pytest.raises(PermissionRefusedError, match="follows east, and nothing proves"):
+            rollback(third, decision.more_from - 1)
+        verdict = verdict_of("west", third.content.incarnation, decision.error().facts["peer_facts"])
+        assert verdict is not None
+        note_verdict(third, verdict)
         rollback(third, decision.more_from - 1)
     joins(Sites(tmp_path, sites.primary, Instance.open(third.path)))
 
@@ -436,6 +443,7 @@ def test_the_journal_does_not_reach_back(tmp_path: Path) -> None:
         prune_journal(door)
         oldest = door.chain.oldest_seqno()
     assert oldest > 5
+    told_of_a_takeover(sites.secondary, oldest - 1)
     with pytest.raises(JournalMissingError, match="seed --restart"):
         rollback(sites.secondary, oldest - 2)
     before = sites.last_seqno(sites.secondary)
@@ -450,6 +458,7 @@ def test_killed_while_nothing_of_the_journal_is_left(tmp_path: Path) -> None:
     seeded = sites.last_seqno()
     history(sites, random.Random(1), 4)
     sites.catch_up()
+    told_of_a_takeover(sites.secondary, seeded)
     for place in ("rollback.before_cut:1", "rollback.cut:1"):
         code = kill_at(place, "replicate.roles.rollback:rollback", sites.secondary.path, seeded)
         assert code == -signal.SIGKILL, place
@@ -504,6 +513,7 @@ def test_a_file_from_before_a_seed_is_of_other_transactions_with_the_same_number
     history(sites, random.Random(1), 2)
     sites.catch_up()
     assert len(list(tmp_path.glob("east-lost-*.jsonl"))) == 1
+    told_of_a_takeover(sites.secondary, seeded)
     done = rollback(sites.secondary, seeded)
     assert len(list(tmp_path.glob("east-lost-*.jsonl"))) == 2
     check_file(done, 2)

@@ -26,7 +26,7 @@ from replicate.roles.verdict import SourceVerdict, forget_verdict, look_at_verdi
 from replicate.wire.message import Restart
 from source_server.restart import agree
 from tests.harness.pair import assert_equal
-from tests.harness.sites import Sites
+from tests.harness.sites import Sites, told_of_a_takeover
 
 SMALL = "[journal]\nsegment_bytes = 1048576\npool_bytes = 1048576\n"
 
@@ -303,3 +303,37 @@ def test_what_a_peer_may_send() -> None:
         assert verdict_of("west", 1, {**facts, **wrong}) is None, wrong
     assert verdict_of("", 1, facts) is None
     assert verdict_of("west", 1, {}) is None
+
+
+def test_one_that_follows_another_does_not_go_back_to_a_named_point(sites: Sites) -> None:
+    """It was allowed: nothing says that anybody took over from what it has."""
+    sites.write(3)
+    sites.catch_up()
+    west = sites.secondary
+    last = sites.last_seqno(west)
+    for dry_run in (True, False):
+        with pytest.raises(PermissionRefusedError, match=f"west follows east, and nothing proves .* after {last - 1} "):
+            rollback(west, last - 1, dry_run=dry_run)
+    assert sites.last_seqno(Instance.open(west.path)) == last
+    assert not list(west.path.parent.glob("*-lost-*"))
+    # A source that has less, and from which nobody took over, was restored from a backup: that is no proof either.
+    become_secondary(sites.primary)
+    rollback(sites.primary, last - 1)
+    verdict = verdict_of("east", west.content.incarnation, refused(sites))
+    assert verdict is not None
+    note_verdict(west, verdict)
+    with pytest.raises(PermissionRefusedError, match="nothing proves") as caught:
+        rollback(west, last - 1)
+    assert "replicate -i east replica restore" in caught.value.do
+
+
+def test_where_the_source_says_who_took_over_a_point_may_be_named(sites: Sites) -> None:
+    sites.write(3)
+    sites.catch_up()
+    west = sites.secondary
+    last = sites.last_seqno(west)
+    told_of_a_takeover(west, last - 2)
+    assert rollback(west, last - 1).to == last - 1
+    assert rollback(Instance.open(west.path), last - 1).last == last - 1, "given again it is done, and says so"
+    with pytest.raises(PermissionRefusedError):  # it is another incarnation now
+        rollback(Instance.open(west.path), last - 2)

@@ -16,6 +16,7 @@ from replicate.roles.rollback import rollback
 from tests.harness.packets import export, take
 from tests.harness.pair import Pair
 from tests.harness.replaying import assert_equal
+from tests.replicate.cli.test_partition import said
 from update_process.replay.packets import import_packets
 
 PATIENCE_S = 20.0
@@ -69,6 +70,11 @@ def test_what_a_lost_primary_had_more_is_never_removed(pair: Pair, wrote: int, i
     (error,) = [one for one in done.errors if isinstance(one, DivergedError)]
     assert error.what.startswith(f"packet 2 of east has transactions of east up to its number {common + 3}, and here")
     assert "it is the place where they are" in error.do
+    assert error.do.endswith(f"packet show {late} --transactions")
+    shown = said("-i", str(pair.secondary.path), "packet", "show", str(late), "--transactions").splitlines()
+    assert shown[-1] == "4 of 4 are not on west"
+    assert len([line for line in shown if line.endswith("  NOT HERE")]) == 4
+    assert len([line for line in shown if line.strip().startswith("INSERT")]) == 4
     assert late.exists()
     assert (done.known, done.applied, done.waiting) == (1, (), ())  # the first packet
     assert pair.last_seqno(pair.secondary) == before
@@ -115,7 +121,7 @@ def test_the_old_primary_is_told_how_far_to_go_back_whatever_the_numbers(pair: P
     with pytest.raises(RollbackNeededError) as needed:
         take(pair.primary, path, remove=True)
     assert f"rollback --to {common}; then import again" in needed.value.do
-    rollback(pair.primary, common)
+    assert rollback(pair.primary, None).to == common, "what the packet said is kept"
     assert take(pair.primary, path).applied
     assert_equal(Pair(pair.directory, pair.secondary, pair.primary))
 
@@ -126,3 +132,39 @@ def test_a_receipt_of_the_one_that_took_over_sends_nobody_back_unseen(pair: Pair
     with pytest.raises(RollbackNeededError) as caught:
         take(pair.primary, *carried(pair, pair.secondary, "east", receipt=True))
     assert caught.value.do.startswith("If west took over: ")
+
+
+def follows(pair: Pair, name: str) -> Instance:
+    """A third site that gets packets of the primary."""
+    third = Instance.create(pair.directory / name, role="secondary", name=name, network=pair.primary.content.network)
+    pair.primary.register_peer(name, "", 0)
+    pair.primary.reload()
+    Pair(pair.directory, pair.primary, third).seed()
+    return Instance.open(third.path)
+
+
+def test_a_third_site_that_is_ahead_goes_back_as_a_packet_says(pair: Pair) -> None:
+    """And not before: until then it follows, and nobody has taken over for all that it knows."""
+    off = follows(pair, "off")
+    common = pair.last_seqno(pair.secondary)
+    write(pair, pair.primary, 3)
+    take(off, *carried(pair, pair.primary, "off"))
+    with pytest.raises(PermissionRefusedError, match="off follows east, and nothing proves"):
+        rollback(off, common)
+    become_primary(pair.secondary, timeout_s=PATIENCE_S)
+    pair.secondary.reload()
+    pair.secondary.register_peer("off", "", 0)
+    pair.secondary.reload()
+    said("-i", str(pair.secondary.path), "epochs", "set", "off", str(common), "--yes")
+    write(pair, pair.secondary, 5)
+    (path,) = carried(pair, pair.secondary, "off")
+    with pytest.raises(RollbackNeededError) as needed:
+        import_packets(off, [path], now_s=time.time(), dry_run=True)
+    with pytest.raises(PermissionRefusedError):  # a look leaves nothing behind
+        rollback(off, common)
+    with pytest.raises(RollbackNeededError) as needed:
+        take(off, path)
+    assert f"rollback --to {common}; then import again" in needed.value.do
+    assert rollback(off, common).to == common
+    assert take(off, path).applied
+    assert_equal(Pair(pair.directory, pair.secondary, off))

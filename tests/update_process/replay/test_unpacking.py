@@ -34,7 +34,7 @@ def test_each_segment_is_a_directory_and_ends_where_it_says(pair: Pair) -> None:
     seeded, last = pair.last_seqno(), pair.write(4)
     (one,) = export(pair.primary, pair.directory / "out", "west")
     with unpacking_room(pair.secondary) as stage:
-        ((directory, ends),) = unpack(pair.secondary, offered(pair.secondary, one.path), stage, silent)
+        ((directory, ends),) = unpack(None, offered(pair.secondary, one.path), stage, silent)
         with open_segment(next(directory.iterdir()), network=pair.primary.content.network) as segment:
             assert (segment.header.first_seqno, ends) == (seeded + 1, last)
     assert not stage.exists()
@@ -48,7 +48,7 @@ def test_one_that_was_replaced_since_it_was_judged_is_refused(pair: Pair) -> Non
     (two,) = export(pair.primary, pair.directory / "out", "west")
     one.path.write_bytes(two.path.read_bytes())
     with unpacking_room(pair.secondary) as stage, pytest.raises(DamagedError, match="replaced meanwhile"):
-        unpack(pair.secondary, judged, stage, silent)
+        unpack(None, judged, stage, silent)
 
 
 def test_no_daemon_of_the_instance_can_begin_meanwhile(pair: Pair) -> None:
