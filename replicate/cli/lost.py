@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,28 +101,44 @@ def plain_of(done: LostApplied) -> dict[str, Any]:
 
 
 def _told(done: LostApplied, named: str) -> list[str]:
-    would = "would be " if done.dry_run else ""
-    lines = [
-        f"{len(numbers)} {would}{what}: {ranges(numbers)}"
-        for what, numbers in (("applied", done.applied), ("overwritten", done.overwritten), ("skipped", done.skipped))
-        if numbers
-    ]
+    lines = _would(done) if done.dry_run else _counted(done)
     if done.in_history:
         count = len(done.in_history)
         is_ = "is" if count == 1 else "are"
-        lines.append(f"{count} {is_} in this history already, and {is_} not applied again: {ranges(done.in_history)}")
+        again = "would not be" if done.dry_run else f"{is_} not"
+        lines.append(f"{count} {is_} in this history already, and {again} applied again: {ranges(done.in_history)}")
     if done.before:
         lines.append(f"{done.before} had been settled before")
     lines += [line for conflict in done.conflicts[:CONFLICTS_SHOWN] for line in _conflict(conflict)]
     if len(done.conflicts) > CONFLICTS_SHOWN:
-        more = len(done.conflicts) - CONFLICTS_SHOWN
-        lines.append(f"{more} more conflicts: replicate --json -i {named} lost apply … has all of them")
-    if done.stopped_at:
+        more, dry = len(done.conflicts) - CONFLICTS_SHOWN, " --dry-run" if done.dry_run else " …"
+        lines.append(f"{more} more conflicts: replicate --json -i {named} lost apply {done.file}{dry} has all of them")
+    if done.stopped_at and not done.dry_run:
         lines.append(
             f"stopped at {done.stopped_at}; {done.left} wait. To go on: replicate -i {named} lost apply {done.file} "
             "--on-conflict skip (or overwrite)"
         )
-    return lines or ["there was nothing to apply"]
+    if not lines:
+        lines.append("there is nothing to apply" if done.dry_run else "there was nothing to apply")
+    return [*lines, "nothing was changed"] if done.dry_run else lines
+
+
+def _counted(done: LostApplied, *, would: str = "", first: int = 0, last: float = inf, more: str = "") -> list[str]:
+    """What has become of transactions, or would, of those from `first` to `last`."""
+    kinds = (("applied", done.applied), ("overwritten", done.overwritten), ("skipped", done.skipped))
+    found = ((what, [one for one in numbers if first <= one <= last]) for what, numbers in kinds)
+    return [f"{len(numbers)} {more}{would}{what}: {ranges(numbers)}" for what, numbers in found if numbers]
+
+
+def _would(done: LostApplied) -> list[str]:
+    at = done.stopped_at
+    if not at:
+        return _counted(done, would="would be ")
+    return [
+        *_counted(done, would="would be ", last=at - 1),
+        f"it would stop at {at}, and {done.left} would wait",
+        *(f"with --on-conflict skip {line}" for line in _counted(done, would="would be ", first=at, more="more ")),
+    ]
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -80,7 +80,8 @@ class LostConflict:
 class LostApplied:
     """Numbers are those in the file. `as_seqnos`: what each is in the journal here. `in_history`: those that were
     here all along. `before`: how many were settled already. `left`: how many are not settled now. `stopped_at`: the one
-    that stopped it, 0 when none did."""
+    that stopped it, 0 when none did. Of a dry run: what would be so. What comes behind the one at which it would stop
+    is tried all the same, and is as it would be if that one was skipped."""
 
     file: Path
     dry_run: bool
@@ -364,10 +365,11 @@ class _Applying:
                 numbers, how = self._one(one)
             except ConflictError as error:
                 found.conflicts.append(_conflict(one.seqno, error))
-                if self._on_conflict != "skip" and not found.dry_run:
+                if self._on_conflict != "skip" and not found.stopped_at:
                     found.stopped_at = one.seqno
                     found.left += len(wanted) - place
-                    return
+                    if not found.dry_run:
+                        return
                 numbers, how = [], SKIPPED
             self._of(how).append(one.seqno)
             if found.dry_run:

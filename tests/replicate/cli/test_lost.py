@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,5 +36,32 @@ def test_of_many_conflicts_the_first_are_told_and_the_rest_counted() -> None:
     told = lost._told(done, "primary")
     assert told[0] == f"{count} would be skipped: 1 to {count}"
     assert sum(line.startswith("conflict at ") for line in told) == CONFLICTS_SHOWN
-    assert told[-1].startswith(f"{count - CONFLICTS_SHOWN} more conflicts: replicate --json -i primary lost apply")
+    more = f"{count - CONFLICTS_SHOWN} more conflicts: replicate --json -i primary lost apply /lost.jsonl --dry-run has"
+    assert told[-2].startswith(more), "what is to be typed changes nothing either"
     assert len("\n".join(told)) < 4096
+
+
+def tried(**found: Any) -> list[str]:
+    return lost._told(LostApplied(Path("/lost.jsonl"), True, **found), "primary")
+
+
+def test_a_dry_run_says_what_would_be_and_nothing_else() -> None:
+    """Those behind the first conflict "would be applied", while the command stops there; "are not applied again"."""
+    conflict = LostConflict(4, "main", "t", "INSERT", "table", "there is no table main.t here")
+    found = {"applied": [1, 2, 5, 7], "skipped": [4, 6], "in_history": [3], "before": 1, "left": 4, "stopped_at": 4}
+    assert tried(**found, conflicts=[conflict]) == [
+        "2 would be applied: 1 to 2",
+        "it would stop at 4, and 4 would wait",
+        "with --on-conflict skip 2 more would be applied: 5, 7",
+        "with --on-conflict skip 2 more would be skipped: 4, 6",
+        "1 is in this history already, and would not be applied again: 3",
+        "1 had been settled before",
+        "conflict at 4: table: INSERT main.t: there is no table main.t here",
+        "nothing was changed",
+    ]
+    assert tried(applied=[1], overwritten=[2]) == [
+        "1 would be applied: 1",
+        "1 would be overwritten: 2",
+        "nothing was changed",
+    ]
+    assert tried() == ["there is nothing to apply", "nothing was changed"]
