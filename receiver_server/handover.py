@@ -24,6 +24,7 @@ from replicate.daemon.last_run import start_again
 from replicate.daemon.orders import PROBE, give
 from replicate.errors import NotSupportedError, ReplicateError, TryAgainError
 from replicate.instance.instance import Instance
+from replicate.roles.given_role import note_given
 from replicate.roles.handover import TakerAnswer, TakerView, judge
 from replicate.roles.role import NEVER_PRIMARY, become_primary
 from replicate.system.failpoint import hit
@@ -183,6 +184,7 @@ class RoleTaker:
                 def take() -> None:
                     with seed_lock(instance):
                         become_primary(instance, timeout_s=TAKE_S, expect=seqno)
+                        note_given(instance)
 
                 await trio.to_thread.run_sync(take)
         except ReplicateError as error:

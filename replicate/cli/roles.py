@@ -61,6 +61,8 @@ def promote(expect: int | None, force: bool, timeout_s: float) -> None:
 def _told(made: Promoted) -> list[str]:
     if not made.source:
         return [f"{made.instance} is primary already, and has taken over from nobody; nothing was changed"]
+    if made.was_primary:
+        return [_told_again(made)]
     lines = [f"{made.instance} is primary, with all transactions up to {made.seqno}"]
     if made.filter:
         lines.append(f"what it has is what the filter {made.filter} told of it")
@@ -80,6 +82,19 @@ def _told(made: Promoted) -> list[str]:
             f"(its last was {made.source_seqno}); what it wrote after its last word is not known here"
         )
     return lines
+
+
+def _told_again(made: Promoted) -> str:
+    """Of one that was primary when the command was given."""
+    since = f"{made.instance} is primary already, since transaction {made.seqno}"
+    if made.by_switchover:
+        return f"{since}: {made.source} gave it the role in a switchover, and nothing is missing; nothing was changed"
+    if made.source == made.instance:
+        return f"{since}: it was primary before, and has heard of nobody that was since; nothing was changed"
+    return (
+        f"{since}, when it took over from {made.source}; nothing was changed. What of {made.source} was missing then, "
+        "is told when it takes over, and not kept"
+    )
 
 
 @click.command(cls=VerbCommand)

@@ -29,6 +29,7 @@ from replicate.model.start_command import start_command
 from replicate.pool.receive_pool import ReceivePool
 from replicate.roles.alone import daemons_down
 from replicate.roles.fence import give_way
+from replicate.roles.given_role import was_given
 from replicate.roles.role import NEVER_PRIMARY, become_primary, become_secondary, last_seqno, old_primary
 from replicate.roles.succession import back
 
@@ -42,7 +43,8 @@ class Promoted:
     """`seqno`: the last transaction that it had when it became primary. `source`: who was primary before, "" when
     nobody knows. `source_seqno`: the last number that one was known to have written, None when nobody knows. `kept`:
     where stands what was received and could not be applied, `not_applied` why. `overruled`: from whom it took its role
-    back, and after which transaction that one had taken over. `filter`: what it has came through that; "" for none."""
+    back, and after which transaction that one had taken over. `filter`: what it has came through that; "" for none.
+    `was_primary`: since before this command. `by_switchover`: the source gave it the role, and had nothing more."""
 
     instance: str
     seqno: int
@@ -53,10 +55,14 @@ class Promoted:
     kept: Kept | None = None
     overruled: tuple[str, int] | None = None
     filter: str = ""
+    was_primary: bool = False
+    by_switchover: bool = False
 
     @property
     def missing_at_most(self) -> int | None:
         """So many of the transactions that were told of are not here."""
+        if self.by_switchover:
+            return 0
         return None if self.source_seqno is None else max(0, self.source_seqno - self.seqno)
 
 
@@ -101,7 +107,7 @@ def promote(
     if instance.role == "primary":
         made = _promoted(instance, become_primary(instance, timeout_s=timeout_s), None)
         _refuse_another(instance, made, expect)
-        return made
+        return replace(made, was_primary=True, by_switchover=was_given(instance))
     instance.refuse_feed(NEVER_PRIMARY)
     instance.refuse_partial(NEVER_PRIMARY)
     require_seeded(instance)
@@ -300,7 +306,7 @@ def next_steps(instance: Instance, promoted: Promoted) -> list[str]:
             f"next, there, before anything more is written: {back(f'replicate -i {name}', seqno)}",
             *_send(instance),
         ]
-    if not promoted.source:
+    if not promoted.source or promoted.by_switchover:
         return []
     lines = _send(instance)
     if not lines:

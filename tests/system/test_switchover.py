@@ -54,6 +54,8 @@ def test_from_either_site_with_writers_that_follow(both: Both) -> None:
     wait_until(lambda: not problems(both), what="the stream runs as at first")
     assert both.on(both.primary, "switchover", "--to", "primary").stdout == "primary is primary already\n"
     assert both.switch("--to", "primary", on=both.secondary)["primary"] == "primary"  # given again, nothing happens
+    again = both.on(both.primary, "promote").stdout
+    assert "secondary gave it the role in a switchover, and nothing is missing; nothing was changed" in again
     before = [len(numbers_of(both, f"rover {number}")) for number in range(2)]
     for number in range(2):
         wait_until(lambda number=number: len(numbers_of(both, f"rover {number}")) > before[number], what="they go on")

@@ -20,6 +20,8 @@ from replicate.instance.instance import Instance
 from replicate.limits import MIB
 from replicate.pool.receive_pool import ReceivePool
 from replicate.pool.shared_memory import PoolKind, retire
+from replicate.roles.given_role import note_given
+from replicate.roles.role import become_primary, become_secondary
 from replicate.roles.takeover import PROMOTION
 from replicate.transfer.seed.install import seed_lock
 from tests.harness.machine_tools import small_disk
@@ -82,8 +84,28 @@ def test_without_a_pool_nobody_knows_what_is_missing(sites: Sites, run: Any, cap
     retire(PoolKind.RECEIVE, sites.secondary.content.uuid)
     assert main.run(["-i", str(sites.secondary.path), "promote"]) == 0
     assert "are missing is not known" in capsys.readouterr().out
+    again = ["-i", str(sites.secondary.path), "promote"]
+    assert main.run(again) == 0
+    told = capsys.readouterr().out
+    assert "is primary already, since transaction 5, when it took over from east; nothing was changed" in told
+    assert "may be missing" not in told
     code, made, _ = run(sites.secondary, "promote")  # once more: it is primary
-    assert (code, made["missing_at_most"]) == (0, None)
+    assert (code, made["missing_at_most"], made["was_primary"], made["by_switchover"]) == (0, None, True, False)
+
+
+def test_given_again_after_a_switchover_it_says_that_nothing_is_missing(sites: Sites, run: Any, capsys: Any) -> None:
+    """It said that nobody knows how many are missing."""
+    seqno = sites.switch()
+    note_given(sites.primary)
+    assert main.run(["-i", str(sites.primary.path), "promote"]) == 0
+    told = capsys.readouterr().out
+    assert f"is primary already, since transaction {seqno}: east gave it the role in a switchover, and nothing" in told
+    code, made, _ = run(sites.primary, "promote")
+    assert (code, made["missing_at_most"], made["next"]) == (0, 0, [])
+    # It counts in that incarnation only.
+    become_secondary(sites.primary)
+    become_primary(sites.primary)
+    assert run(sites.primary, "promote")[1]["by_switchover"] is False
 
 
 @pytest.mark.parametrize(("ago_s", "refused"), [(1.0, True), (3600.0, False)])
