@@ -12,6 +12,7 @@ from replicate.cli.words import instances
 
 if TYPE_CHECKING:
     from replicate.admin.join_plan import PlannedStep
+    from replicate.instance.instance import Instance
 
 
 @click.group(cls=Noun)
@@ -116,25 +117,89 @@ def retire(supplier: str, yes: bool, timeout_s: float) -> int:
 
 @replica.command()
 @click.option("--force", is_flag=True, help="Take writes again without what only those have that are waited for.")
-@click.option("--yes", is_flag=True, help="Do not ask before --force.")
-def restore(force: bool, yes: bool) -> int:
-    """Say whether this supplier, which was restored from an older state, has back what it had.
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@timeout_option
+def restore(force: bool, yes: bool, timeout_s: float) -> int:
+    """Have a supplier, or a primary, that was restored from an older state get back what it had, before it writes.
 
-    Its Receiver Server lets it take writes again once each of its peers has sent all. Exit code 1 while it waits."""
+    A supplier finds that out by itself, and its Receiver Server lets it take writes again once each of its peers has
+    sent all. A primary takes no writes from this command on: it is secondary until each of its peers has answered. What
+    it has committed since it was restored goes to a lost file first. Given again, the command says who is waited for,
+    and makes it primary once nobody is. Exit code 1 while it waits."""
+    opened = open_instance()
+    if opened.is_supplier:
+        return _supplier_restored(opened, force=force, yes=yes)
+    return _primary_restored(opened, force=force, yes=yes, timeout_s=timeout_s)
+
+
+def _supplier_restored(opened: Instance, *, force: bool, yes: bool) -> int:
     from replicate.roles.restored import settle
 
-    opened = open_instance()
     if not force:
         waits = opened.content.is_restoring
         told = "waits: replicate -i INSTANCE status names who is waited for" if waits else "takes writes"
         emit({"waits": waits}, [f"{opened.name} {opened.pasteable(told)}"])
         return int(waits)
     if opened.content.is_restoring:
-        confirm(
-            f"What {opened.name} has committed before, and only those have that are waited for, may be in conflict "
-            "with what it commits from now on",
-            yes=yes,
-        )
+        _confirm_without(opened, yes=yes)
     done = settle(opened)
     emit({"waits": False}, [f"{opened.name} takes writes{'' if done else ', as before'}"])
     return 0
+
+
+def _confirm_without(opened: Instance, *, yes: bool) -> None:
+    confirm(
+        f"What {opened.name} has committed before, and only those have that are waited for, may be in conflict with "
+        "what it commits from now on",
+        yes=yes,
+    )
+
+
+def _primary_restored(opened: Instance, *, force: bool, yes: bool, timeout_s: float) -> int:
+    from replicate.roles import getting_back as back
+
+    if force and opened.role == "primary":
+        emit({"waits": False}, [f"{opened.name} takes writes, as before"])
+        return 0
+    if opened.role == "primary" and opened.content.fence is None and opened.peers:
+        to, last, count = back.begun_since(opened)
+        if count:
+            confirm(
+                f"{count} transactions of {to + 1} to {last}, committed since {opened.name} was restored, go to a lost "
+                "file, and are to be applied from there",
+                yes=yes,
+            )
+    asked = back.ask(opened, timeout_s=timeout_s)
+    opened.reload()
+    lines = [] if asked.kept is None else asked.kept.lines()
+    facts: dict[str, object] = {"kept": None if asked.kept is None else plain(asked.kept.facts())}
+    if successor := back.taken_over(opened):
+        lines.append(f"{successor} took over: {opened.name} follows it, and waits for nothing")
+        emit({"waits": False, "awaited": [], **facts}, lines)
+        return 0
+    awaited = () if force else back.settle_answers(opened, wait_s=timeout_s if _receives(opened) else 0.0)
+    if awaited:
+        lines.append(f"{opened.name} takes no writes; waited for: {', '.join(awaited)}. Then this command again")
+        lines += back.steps_for(opened, awaited)
+        emit({"waits": True, "awaited": awaited, **facts}, lines)
+        return 1
+
+    def finish() -> int:
+        from update_process.process import finish_received
+
+        return finish_received(opened, timeout_s=timeout_s)
+
+    if force:
+        _confirm_without(opened, yes=yes)
+    made = back.end(opened, finish=finish, timeout_s=timeout_s, force=force)
+    lines.append(f"{made.instance} is primary again, with all transactions up to {made.seqno}")
+    emit({"waits": False, "awaited": [], "seqno": made.seqno, **facts}, lines)
+    return 0
+
+
+def _receives(opened: Instance) -> bool:
+    """Whether a line may bring something now."""
+    from replicate.daemon.files import DaemonFiles
+
+    status = DaemonFiles(opened.path, "receiver").read_status()
+    return status is not None and status.is_running

@@ -552,8 +552,9 @@ class RegionSession:
             instance = self.door.instance
             successor = instance.content.successor
             if instance.content.is_restoring:
+                what = "supplier" if instance.is_supplier else "instance"
                 raise NotPrimaryError(
-                    f"supplier {instance.name} takes no writes: it was restored from an older state, and waits until "
+                    f"{what} {instance.name} takes no writes: it was restored from an older state, and waits until "
                     "the others have brought back what it had",
                     where=self.where,
                     do=f"replicate -i {instance.named} status names who is waited for",

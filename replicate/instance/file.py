@@ -212,7 +212,8 @@ class InstanceFile:
     overruled: int = 0
     """On a primary that took its role back: the key of the origin of the takeover that superseded it; 0: none."""
     is_restored: bool = False
-    """On a primary: its files were those of a backup since its role last changed."""
+    """On a primary: its files were those of a backup since its role last changed. On a secondary: it was such a
+    primary, and waits for what it had (roles/getting_back.py)."""
     frozen: Frozen | None = None
     """Whatever its role."""
     partitions: Partitions = ONLY_DEFAULT
@@ -248,8 +249,9 @@ class InstanceFile:
 
     @property
     def is_restoring(self) -> bool:
-        """A supplier whose files were those of a backup: it takes no writes until it has back what it had."""
-        return self.is_supplier and self.is_restored
+        """Its files were those of a backup, and it takes no writes until it has back what it had: a supplier, or one
+        that was the only primary, and is secondary meanwhile."""
+        return self.is_restored and (self.is_supplier or self.role == "secondary")
 
     @property
     def fence(self) -> Successor | None:

@@ -582,19 +582,28 @@ class Instance:
         with self._changing() as content:
             self._store(replace(content, peers=tuple(p for p in content.peers if p.name != name)))
 
-    def change_role(self, role: Role, successor: Successor | None = None, *, is_supplier: bool = False) -> None:
+    def change_role(
+        self,
+        role: Role,
+        successor: Successor | None = None,
+        *,
+        is_supplier: bool = False,
+        is_restoring: bool = False,
+        above: int = 0,
+    ) -> None:
         """Another role and the next incarnation, durable before anything is numbered in it: a process that has the
-        instance open learns of both by the incarnation. A primary's peers are served, a secondary's are passive, but
-        for a `successor` that has to be told. The caller holds the locks of all regions and the commit lock."""
+        instance open learns of both by the incarnation. `above`: a later one than that, too. A primary's peers are
+        served, a secondary's are passive, but for a `successor` that has to be told. `is_restoring`: a secondary from
+        now on, until it has back what it had. The caller holds the locks of all regions and the commit lock."""
         to_tell = successor.name if successor is not None and successor.is_pending else ""
         with self._changing() as content:
             peers = tuple(replace(p, passive=role == "secondary" and p.name != to_tell) for p in content.peers)
-            incarnation = content.incarnation + 1
+            incarnation = max(content.incarnation, above) + 1
             fence = content.fence if role == "primary" else None
             changed = replace(
                 content, role=role, incarnation=incarnation, peers=peers, successor=successor, is_supplier=is_supplier
             )
-            self._store(replace(changed, overruled=0 if fence is None else fence.origin, is_restored=False))
+            self._store(replace(changed, overruled=0 if fence is None else fence.origin, is_restored=is_restoring))
 
     def note_fence(self, fence: Successor) -> None:
         """Another instance has superseded this one, which is primary: no transaction gets a number here from now on.
@@ -653,7 +662,7 @@ class Instance:
                 self._take(content)
 
     def restoring_is_over(self) -> None:
-        """A supplier has back what it had. The caller holds the commit lock."""
+        """It has back what it had, or waits for it no more. The caller holds the commit lock."""
         with self._changing() as content:
             self._store(replace(content, is_restored=False))
 

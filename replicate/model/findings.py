@@ -71,7 +71,7 @@ _KINDS: Final = (
     FindingKind(
         "RESTORING",
         "warning",
-        "A supplier was restored, and takes no writes until others have brought back what it had.",
+        "A supplier, or a primary, was restored, and takes no writes until others have brought back what it had.",
     ),
     FindingKind(
         "SUPPLIER_SILENT", "warning", "A supplier has not told for an hour that it has what it shares with others."

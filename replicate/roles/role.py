@@ -42,10 +42,15 @@ NEVER_PRIMARY: Final = "never becomes primary"
 
 
 def become_secondary(
-    instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S, successor: Successor | None = None
+    instance: Instance,
+    *,
+    timeout_s: float = LOCK_TIMEOUT_S,
+    successor: Successor | None = None,
+    restoring: bool = False,
 ) -> int:
     """Make a primary a secondary; the last number of its journal, which every region holds. Nothing happens when it is
     one already. `successor`: who is made primary instead, which has all up to that number; or who has superseded it.
+    `restoring`: it waits for what it had (getting_back.py).
 
     Raises BusyError (an application's transaction lasts longer than `timeout_s` seconds), TryAgainError (the journal
     goes beyond what the successor has) and what opening the door, redo and the disk raise: the instance is still
@@ -65,7 +70,7 @@ def become_secondary(
         with door.locked(timeout_s):
             retire(PoolKind.JOURNAL, instance.content.uuid)
             hit("role.pool_retired")
-            instance.change_role("secondary", successor)
+            instance.change_role("secondary", successor, is_restoring=restoring)
             hit("role.changed")
     return seqno
 
@@ -86,6 +91,7 @@ def become_primary(instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S, exp
         require_seeded(instance)
         with standing_still(instance, timeout_s) as door:
             seqno = int(door.words[word.LAST_SEQNO])
+            own = [one.incarnation for one in door.catalogue_now().histories if one.instance == instance.content.uuid]
             if expect is not None:
                 _check_end(instance, seqno, expect)
             for entry in instance.regions:
@@ -95,7 +101,8 @@ def become_primary(instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S, exp
                 for kind in (PoolKind.RECEIVE, PoolKind.JOURNAL):
                     retire(kind, instance.content.uuid)
                     hit("role.pool_retired")
-                instance.change_role("primary")
+                # It may have been restored from before others of its own, which came back to it.
+                instance.change_role("primary", above=max(own, default=0))
                 forget_patrolled(instance.path)
                 hit("role.changed")
     with door_of(instance) as door:  # its history record is written, if it is not there

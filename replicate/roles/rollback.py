@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -54,6 +54,7 @@ from replicate.roles.verdict import forget_verdict, look_at_verdict, may_be_name
 from replicate.system.failpoint import hit
 from replicate.system.files import read_private, remove_file, replace_file, sync_directory
 from replicate.system.locks import FileLock
+from replicate.transfer.packet.store import change_epochs, read_epochs
 from replicate.transfer.seed.file import read_header
 from replicate.transfer.seed.incoming import DIRECTORY as SEED_DIRECTORY
 
@@ -154,7 +155,8 @@ def _needed(instance: Instance, to: int | None, timeout_s: float, tell: Callable
     with standing_still(instance, timeout_s) as door:
         last, histories = int(door.words[word.LAST_SEQNO]), door.catalogue_now().histories
     if to is not None:
-        if to < last and fence is None and not may_be_named(instance, said, histories):
+        is_proven = to >= last or fence is not None or may_be_named(instance, said, histories)
+        if not is_proven and not _is_empty(make_chain(instance), to, last):
             raise _unproven(instance, to, histories)
         return to, ""
     if fence is not None and (said is None or not said.ended_by):  # one that cannot say where is no better word
@@ -164,6 +166,14 @@ def _needed(instance: Instance, to: int | None, timeout_s: float, tell: Callable
         point, because = proven_point(instance, last)
     tell(f"{because}: what {instance.name} has more, up to {last}, is taken back")
     return point, because
+
+
+def _is_empty(chain: Chain, to: int, last: int) -> bool:
+    """Whether nothing but records of incarnations stands behind `to`: they are nobody's data."""
+    if to + 1 < chain.oldest_seqno():
+        return False
+    found = survey(shown_between(chain, to + 1, last, parts=False))
+    return not found.transactions and not found.barred_at
 
 
 def _unproven(instance: Instance, to: int, histories: tuple[History, ...]) -> PermissionRefusedError:
@@ -311,6 +321,9 @@ def _cut_journal(instance: Instance, chain: Chain, position: Position, known: Ca
 def _lower_the_rest(instance: Instance, to: int) -> None:
     """What others have of this journal beyond `to`, or might be given of it, is no part of it any more."""
     lower_consumers(instance, to)
+    with suppress(DamagedError):  # who exports says so
+        if any(one.estimated is not None for one in read_epochs(instance.consumers_directory).replicas.values()):
+            change_epochs(instance.consumers_directory, lambda epochs: epochs.back_to(to))
     if (archived_seqno(instance) or 0) > to:
         note_archived(instance, to)
     for path in (instance.path / SEED_DIRECTORY).glob("*.seed"):

@@ -84,13 +84,14 @@ def promote(
     timeout_s: float,
     expect: int | None = None,
     force: bool = False,
+    is_restored: bool = False,
 ) -> Promoted:
     """Make a secondary primary. `finish` applies what was received; its last number.
 
     `expect`: refuse unless that is the last number then; who names it knows where the source has ended, and may do so a
     moment after that. `force`: also when the source was heard a moment ago, and when not all that was received can be
     applied (that is written to a file), and when another instance has superseded this one, which takes its role back
-    then. Of a primary only what was killed is finished.
+    then. `is_restored`: it was restored, and has back what it had. Of a primary only what was killed is finished.
 
     Raises TryAgainError (the source lives, the role was handed over, or another instance took over), UsageError
     (`expect` does not hold), DiskFullError (the journal of a primary could not begin: the instance is still secondary),
@@ -112,6 +113,8 @@ def promote(
     instance.refuse_partial(NEVER_PRIMARY)
     require_seeded(instance)
     _refuse_frozen(instance)
+    if not (force or is_restored):
+        _refuse_restoring(instance)
     if not force:
         _refuse_beside_successor(instance)
         if expect is None:
@@ -202,6 +205,17 @@ def _require_room(instance: Instance) -> None:
             f"free: {instance.name} is still secondary",
             where=str(instance.journal_directory),
             do="Make space on this file system, then give the same command",
+        )
+
+
+def _refuse_restoring(instance: Instance) -> None:
+    """TryAgainError: it waits for what it had, and would give numbers twice."""
+    if instance.content.is_restoring:
+        raise TryAgainError(
+            f"{instance.name} was restored from an older state, and waits for what its peers have of it",
+            where=str(instance.path),
+            do=f"replicate -i {instance.named} replica restore makes it primary once all have answered, and says who "
+            f"has not; to go on without: replicate -i {instance.named} replica restore --force",
         )
 
 

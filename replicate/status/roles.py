@@ -43,6 +43,16 @@ def restoring_findings(instance: Instance, were_level: Collection[str]) -> Itera
     """`were_level`: the suppliers that have brought all that they had."""
     if not instance.content.is_restoring:
         return
+    if not instance.is_supplier:
+        text = (
+            "this primary was restored from an older state, and takes no writes until each of its peers has answered "
+            f"with what it had: {', '.join(sorted(peer.name for peer in instance.peers))}"
+        )
+        do = (
+            "replicate -i INSTANCE replica restore says who has not, and what brings it; it makes this one primary then"
+        )
+        yield Finding("RESTORING", text, do)
+        return
     awaited = sorted({peer.name for peer in instance.peers if not peer.passive} - set(were_level))
     text = (
         "this supplier was restored from an older state, and takes no writes until it has back what it had: waiting "

@@ -82,7 +82,8 @@ class RollbackFirst:
     `ended_by`: name of the instance whose history record took over from that origin; "" if none did. `more_from`: the
     seqno at which the common past ends, plus 1; 0 where the source cannot know it. An origin counts its transactions
     alone, so the process that looks for them in the secondary's journal needs this one. `others`: (origin, where the
-    common past of it ends) of the other origins of which the secondary has more, too."""
+    common past of it ends) of the other origins of which the secondary has more, too. `by_itself`: it is the instance
+    that wrote the origin, and has begun again: as from a backup."""
 
     origin: int
     secondary_origin_seqno: int
@@ -90,10 +91,14 @@ class RollbackFirst:
     ended_by: str = ""
     more_from: int = 0
     others: tuple[tuple[int, int], ...] = ()
+    by_itself: bool = False
 
     def error(self) -> ReplicateError:
-        end = f", where {self.ended_by} took over" if self.ended_by else ""
-        if self.ended_by and self.more_from:  # else the secondary may have the only copy
+        took_over = (
+            "took over" if not self.by_itself else "began again (replicate -i SOURCE replica restore gets it back)"
+        )
+        end = f", where {self.ended_by} {took_over}" if self.ended_by else ""
+        if self.ended_by and self.more_from and not self.by_itself:  # else the secondary may have the only copy
             end += f" (replicate -i SECONDARY rollback --to {self.more_from - 1} keeps what is more in a file)"
         if self.more_from:
             end += f"; what the secondary has more begins in its journal at N = {self.more_from}"
@@ -212,7 +217,8 @@ def _more_of(origin: int, last: int, source: SourceView) -> RollbackFirst | None
         # A record that took over from this origin says how much of it counts; what came after was never common.
         common = record.base.last(origin)
         if record.previous_origin == origin and last > common:
-            return RollbackFirst(origin, last, common, record.name, record.seqno)
+            wrote = any(one.origin.key == origin and one.instance == record.instance for one in source.histories)
+            return RollbackFirst(origin, last, common, record.name, record.seqno, by_itself=wrote)
     ours = source.position.vector.last(origin)
     if last <= ours:
         return None

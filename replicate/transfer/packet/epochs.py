@@ -155,6 +155,16 @@ class Epochs:
         is_there = known.estimated is not None and row.seqno >= known.estimated.seqno
         return self._with(name, Replica(row, None if was_restored or is_there else known.estimated))
 
+    def back_to(self, seqno: int) -> Epochs:
+        """After our journal was taken back to there: what was exported beyond it is of a past that is no more."""
+        return replace(
+            self,
+            replicas={
+                name: replace(one, estimated=None) if one.estimated is not None and one.estimated.seqno > seqno else one
+                for name, one in self.replicas.items()
+            },
+        )
+
     def named(self, origins: Iterable[OriginName]) -> Epochs:
         """With the instances that further origins stand for."""
         return replace(self, origins={**self.origins, **{one.key: replace(one, begins=0) for one in origins}})

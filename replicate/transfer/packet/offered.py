@@ -243,7 +243,17 @@ def _named_by(summary: PacketSummary) -> tuple[OriginName, ...]:
 
 def _back(instance: Instance, histories: Sequence[History], summary: PacketSummary, decision: object) -> str:
     """How a peer takes back an incarnation that nobody else knows: one that was restored began it, or one that took
-    over. Where nobody here took over from it, it may be this site that has to go back."""
+    over. Where nobody here took over from it, it may be this site that has to go back; or it was restored, and has less
+    than a peer has of it."""
+    name = instance.name
+    if isinstance(decision, RollbackFirst) and decision.common_origin_seqno and decision.ended_by in ("", name):
+        wrote = [known for known in histories if known.origin.key == decision.origin]
+        if wrote and wrote[0].instance == instance.content.uuid:
+            return (
+                f"{summary.sender_name} has what {name} has written itself, and {name} has not. Where {name} was "
+                f"restored from a backup, it gets that back, and nothing is to be written before: replicate -i "
+                f"{instance.named} replica restore; then have {summary.sender_name} export what is not here"
+            )
     if isinstance(decision, RollbackFirst) and not decision.common_origin_seqno:
         sender, me = summary.sender_name, instance.content.uuid
         for one in summary.origins:
