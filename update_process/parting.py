@@ -15,10 +15,11 @@ import time
 from typing import Final
 
 from replicate.door.secondary import ApplySession
+from replicate.door.writer_check import suppliers_known
 from replicate.errors import BusyError
 from replicate.model.writers import Writers
 from replicate.pool import control as word
-from replicate.roles.retiring import finish, part, suppliers_known, writers_of
+from replicate.roles.retiring import finish, part, writers_of
 
 BUSY_S: Final = 1.0
 LOOK_S: Final = 1.0
@@ -52,6 +53,11 @@ class Parting:
         if not instance.takes_writes:
             instance.reload()  # another process may have settled that
         return instance.takes_writes
+
+    @property
+    def writers(self) -> Writers:
+        """Who writes what, as of the last `look`."""
+        return self._writers
 
     @property
     def wants_restart(self) -> bool:

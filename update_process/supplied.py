@@ -63,6 +63,7 @@ from update_process.merging_large import ArrivingLarge, LargeTurn, partitions_of
 from update_process.parting import Parting
 from update_process.plan import Window
 from update_process.routes import Routes
+from update_process.standing import StandingAside
 from update_process.tending import Tending
 from update_process.window.columns import PAYLOAD
 from update_process.window.columns import joined as joined_changes
@@ -117,6 +118,7 @@ class SupplierApplier:
         self._merging = Merging(session, self._routes)
         self._tending = Tending(session, self._merging, settings.tell_seen_s)
         self._parting = Parting(session)
+        self._standing = StandingAside(session, self._parting)
         self._batch_bytes = min(BATCH_BYTES, most_bytes(settings, session.door.instance.config, pool.capacity))
         self._larges: dict[tuple[int, int], ArrivingLarge] = {}
         """Large transactions that arrive, by origin and token: each source may send one."""
@@ -184,6 +186,7 @@ class SupplierApplier:
             self._parting.asked()
             self._parting.dropped()
             self._parting.work()
+        self._standing.work()
         self._tending.tend(at_once=True)
 
     @property
@@ -201,8 +204,10 @@ class SupplierApplier:
         done = Done()
         deadline_s = time.monotonic() + seconds
         try:
-            if self._streams and self._parting.look():
-                self._part(done)
+            if self._streams:
+                if self._parting.look():
+                    self._part(done)
+                self._standing.work()
             while True:
                 done.waiting = self._step(done)
                 if (is_idle := done.waiting is Waiting.NOTHING) or self._tending.is_full:

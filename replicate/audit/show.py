@@ -25,14 +25,18 @@ from replicate.audit.sources import find_in_instance
 from replicate.journal.chain import Chain
 from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.record import CHANGES_BEGIN, RESTATED_KINDS, content_of, decode_changes
+from replicate.model.fences import SECOND
 from replicate.model.moment import iso, readable, wall_ns
 from replicate.model.transaction import (
+    FENCED,
     LEFT,
+    OF_FENCES,
     OF_GONE,
     OF_WRITERS,
     PARTED,
     RETIRING,
     SHARED,
+    STANDS,
     Catalogue,
     Content,
     DefinitionChange,
@@ -257,6 +261,8 @@ def _change(
 def _told_region(content: RegionChange) -> str:
     if content.what not in OF_WRITERS:
         return f"{content.region} {content.what} ({content.uuid.hex()})"
+    if content.what in OF_FENCES:
+        return f"{content.region}: {_told_fence(content)}"
     if content.what in OF_GONE:
         said = {RETIRING: "is gone for good, says", PARTED: "is taken nothing from any more by"}
         told = said.get(content.what, "is retired, and what it wrote is written by")
@@ -265,6 +271,14 @@ def _told_region(content: RegionChange) -> str:
     how = {SHARED: "is written by {}, too", LEFT: "is written by {} no longer"}.get(content.what, "is written by {}")
     sums = f"; sums: {', '.join(dotted(content.summed))}" if content.summed else ""
     return f"{content.region}: {which} {how.format(content.uuid.hex())}{sums}"
+
+
+def _told_fence(content: RegionChange) -> str:
+    fencer = content.uuid.hex()
+    if content.what == STANDS:
+        return f"{content.other.hex()} stands aside for {fencer}{', and has all' if content.turn == SECOND else ''}"
+    what = "has all others stand aside" if content.what == FENCED else "lets all others write again"
+    return f"{fencer} {what}"
 
 
 def _name(definition: TableDefinition) -> str:

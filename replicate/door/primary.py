@@ -302,6 +302,9 @@ class RegionSession:
             merges = False
             if self._writer_check is not None:
                 self._writer_check.refuse_others(captured, parts, door)
+                if schema_changed:
+                    captured = self._writer_check.with_fence(captured, door)
+                    count = captured.count
                 if self._writer_check.was_shared:
                     merges = self._writer_check.merges(captured)
                     before, captured = count, with_seen(captured, parts[0].region, door)

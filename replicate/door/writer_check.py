@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from replicate.door.door import Door
+from replicate.door.fenced_schema import with_fence
 from replicate.door.region_part import RegionPart
 from replicate.errors import NotSupportedError, NotWriterError
 from replicate.instance.instance import Instance
@@ -23,6 +24,9 @@ from replicate.region.protocol import CapturedChanges
 
 _OF_TABLES: Final = frozenset(map(int, (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SEQUENCE, Op.DEFINE)))
 """What is of one table. (A DEFINE without a statement moves it to another partition.)"""
+_OF_ROWS: Final = _OF_TABLES - {int(Op.DEFINE)}
+_BARRED: Final = _OF_TABLES | {int(Op.SCHEMA)}
+"""What waits while others stand aside."""
 
 
 class WriterCheck:
@@ -42,6 +46,13 @@ class WriterCheck:
         """Whether it changes what several write. After `refuse_others`."""
         return any(writers.merged(captured.partitions) for _, writers in self._known)
 
+    def with_fence(self, captured: CapturedChanges, door: Door) -> CapturedChanges:
+        """The changes, of the schema among them, with what is told behind them (fenced_schema.py). After
+        `refuse_others`."""
+        for part, writers in self._known:
+            captured = with_fence(captured, part, writers, door)
+        return captured
+
     def refuse_others(self, captured: CapturedChanges, parts: Sequence[RegionPart], door: Door) -> None:
         """NotWriterError for a commit that changes what another supplier writes."""
         generation = door.words[word.WRITERS_GENERATION]
@@ -51,18 +62,50 @@ class WriterCheck:
         for part, writers in self._known:
             if writers.is_gone(self._own) and not _OF_TABLES.isdisjoint(_ops(captured)):
                 raise self._gone(part, writers, door)
-            if captured.schema_changed and not writers.all_by(self._own) and Op.SCHEMA in _ops(captured):
-                raise self._schema(part, writers, door)
+            is_fenced = self._is_fenced(captured, part, writers, door)
+            if captured.schema_changed and Op.SCHEMA in _ops(captured):
+                if not is_fenced and not writers.all_by(self._own):
+                    raise self._schema(part, writers, door)
+            elif captured.schema_changed and (moved := writers.merged(captured.partitions)):
+                raise self._moved(part, writers, moved[0], door)
             others = writers.not_of(self._own, captured.partitions)
-            if others and not _OF_TABLES.isdisjoint(_ops(captured)):
+            if others and not (_OF_ROWS if is_fenced else _OF_TABLES).isdisjoint(_ops(captured)):
                 raise self._rows(part, writers, others[0], door)
-            shared = writers.merged(captured.partitions)
-            if not shared:
+            if not writers.merged(captured.partitions):
                 continue
-            if captured.schema_changed:
-                raise self._moved(part, writers, shared[0], door)
             if (found := part.region.counted_out(writers, self._own)) is not None:
                 raise self._counted_out(part, *found, door)
+
+    def _is_fenced(self, captured: CapturedChanges, part: RegionPart, writers: Writers, door: Door) -> bool:
+        """Whether all others stand aside for us. NotWriterError where a fence bars us from writing."""
+        if not writers.fences.open(writers.retired):
+            return False
+        known = suppliers_known(door)
+        fencer = writers.fences.bars(self._own, known, writers.retired)
+        if fencer is not None and not _BARRED.isdisjoint(_ops(captured)):
+            raise self._fenced(part, writers, fencer, known, door)
+        return fencer is None
+
+    def _fenced(
+        self, part: RegionPart, writers: Writers, fencer: bytes, known: frozenset[bytes], door: Door
+    ) -> NotWriterError:
+        who = name_of(door, fencer)
+        if fencer != self._own:
+            return NotWriterError(
+                f"{who} changes the schema, and all other suppliers stand aside meanwhile",
+                where=part.where,
+                do=f"Try again later. Where that takes too long, end it there: replicate -i {who} schema unfence",
+                writer=who,
+            )
+        awaited = writers.fences.awaited(fencer, known, writers.retired)
+        told = ", ".join(sorted(name_of(door, one) for one in awaited))
+        return NotWriterError(
+            f"{who} has all other suppliers stand aside, and waits for {told}",
+            where=part.where,
+            do=f"Look: replicate -i {door.instance.named} schema status; or end it: replicate -i {door.instance.named} "
+            "schema unfence",
+            writer=who,
+        )
 
     def _rows(self, part: RegionPart, writers: Writers, partition: int, door: Door) -> NotWriterError:
         writer = name_of(door, writers.of(partition))
@@ -118,10 +161,15 @@ class WriterCheck:
         return NotWriterError(
             f"the schema is changed where everything is written, and {told} writes here, too",
             where=part.where,
-            do=f"Have all partitions given to {door.instance.name}, or left, for the time of the change: replicate -i "
-            "INSTANCE partition give, partition leave (`replicate help suppliers`)",
+            do=f"Have them stand aside for the change: replicate -i {door.instance.named} schema run FILE; or schema "
+            "fence, and schema unfence behind it (`replicate help suppliers`)",
             writer=told,
         )
+
+
+def suppliers_known(door: Door) -> frozenset[bytes]:
+    """All that have ever begun to write here."""
+    return frozenset(one.instance for one in door.catalogue_now().histories)
 
 
 def name_of(door: Door, instance: bytes) -> str:

@@ -45,7 +45,14 @@ PARTED: Final = "parted"
 RETIRED: Final = "retired"
 """What one says of a supplier that is gone, once all others have parted: nothing of it comes after this."""
 OF_GONE: Final = frozenset((RETIRING, PARTED, RETIRED))
-OF_WRITERS: Final = frozenset((WRITTEN, SHARED, LEFT, *OF_GONE))
+FENCED: Final = "fenced"
+"""What one says that has all other suppliers stand aside, so that the schema may be changed (model/fences.py)."""
+STANDS: Final = "stands"
+"""What one says by which a supplier stands aside."""
+UNFENCED: Final = "unfenced"
+"""What one says that lets the others write again."""
+OF_FENCES: Final = frozenset((FENCED, STANDS, UNFENCED))
+OF_WRITERS: Final = frozenset((WRITTEN, SHARED, LEFT, *OF_GONE, *OF_FENCES))
 
 
 class Kind(IntEnum):
@@ -399,10 +406,12 @@ class SequenceChange:
 @dataclass(frozen=True, slots=True)
 class RegionChange:
     """A region was added to, or released from, replication; or (OF_WRITERS) its `partition` is written by another
-    supplier from here on, by one more, or by one less; or (OF_GONE) a supplier is gone. `uuid`: of the region; of the
-    supplier. `place`: the number that a supplier has among those that share it; `by_row`: its rows are merged whole;
-    `summed`: columns of it that are sums, table and column by turns.
-    `other`: who offers to have, or gets, what the one that is gone wrote; who has parted from it."""
+    supplier from here on, by one more, or by one less; or (OF_GONE) a supplier is gone; or (OF_FENCES) one has the
+    others stand aside. `uuid`: of the region; of the supplier. `place`: the number that a supplier has among those
+    that share it; `by_row`: its rows are merged whole; `summed`: columns of it that are sums, table and column by
+    turns. `other`: who offers to have, or gets, what the one that is gone wrote; who has parted from it; who stands
+    aside. `number`: of its supplier's fence; `turn`: the first or the second word of who stands aside; `is_once`: the
+    fence ends with the first change of the schema."""
 
     region: str
     what: str
@@ -412,6 +421,9 @@ class RegionChange:
     by_row: bool = False
     other: bytes = b""
     summed: tuple[str, ...] = ()
+    number: int = 0
+    turn: int = 0
+    is_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -578,8 +590,11 @@ def _region_change(partition: int, region: object, values: Sequence[Any]) -> Reg
     what, uuid, *rest = values if len(values) > 1 else (None, None)
     if type(uuid) is not bytes or len(uuid) != 16 or what not in ("added", "released", *OF_WRITERS):
         raise _refuse("a region change should say what has become of a region or its writers, and a UUID")
-    if len(rest) not in {SHARED: (1, 2, 3), **dict.fromkeys(OF_GONE, (1,))}.get(what, (0,)):
+    counts = {SHARED: (1, 2, 3), **dict.fromkeys(OF_GONE, (1,)), FENCED: (2,), STANDS: (3,), UNFENCED: (1,)}
+    if len(rest) not in counts.get(what, (0,)):
         raise _refuse("a region change has too few or too many values")
+    if what in OF_FENCES:
+        return _fence_change(_text(region, "a region's name"), what, uuid, rest)
     if what in OF_GONE:
         if type(rest[0]) is not bytes or len(rest[0]) != 16:
             raise _refuse("a supplier that is gone should be named beside another one")
@@ -588,6 +603,19 @@ def _region_change(partition: int, region: object, values: Sequence[Any]) -> Reg
     by_row = len(rest) > 1 and _truth(rest[1], "whether rows are merged whole")
     of = partition if what in OF_WRITERS else 0
     return RegionChange(_text(region, "a region's name"), what, uuid, of, place, by_row, summed=_summed(rest[2:]))
+
+
+def _fence_change(region: str, what: str, uuid: bytes, rest: Sequence[Any]) -> RegionChange:
+    number = _number(rest[0], "the number of a fence", low=1, high=2**64 - 1)
+    if what == FENCED:
+        is_once = _truth(rest[1], "whether a fence ends with the first change")
+        return RegionChange(region, what, uuid, number=number, is_once=is_once)
+    if what == UNFENCED:
+        return RegionChange(region, what, uuid, number=number)
+    if type(rest[1]) is not bytes or len(rest[1]) != 16:
+        raise _refuse("a supplier that stands aside should be named")
+    turn = _number(rest[2], "which word it is", low=1, high=2)
+    return RegionChange(region, what, uuid, other=rest[1], number=number, turn=turn)
 
 
 def _summed(rest: Sequence[Any]) -> tuple[str, ...]:

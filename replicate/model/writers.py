@@ -20,7 +20,8 @@ from typing import Final
 
 from replicate.errors import JournalDamagedError
 from replicate.limits import PARTITION_NONE, PARTITION_STREAM
-from replicate.model.transaction import OF_GONE, PARTED, RETIRED, RETIRING, SHARED, WRITTEN
+from replicate.model.fences import Fences
+from replicate.model.transaction import OF_FENCES, OF_GONE, PARTED, RETIRED, RETIRING, SHARED, WRITTEN
 
 SUPPLIER: Final = "supplier"
 """The role of an instance that writes and receives, as people and peers are told."""
@@ -41,7 +42,8 @@ class Writers:
     the same -> those who write it, too, or have (then with a place below 0) -> their places, from 1 on. `by_row`: those
     whose rows are merged whole, not column by column. `summed`: the same -> their columns that are sums, table and
     column by turns. `retiring`: suppliers that are gone -> who offers to have what they wrote. `parted`: the same ->
-    who takes nothing more from them. `retired`: those that all have parted from."""
+    who takes nothing more from them. `retired`: those that all have parted from. `fences`: who has all others stand
+    aside."""
 
     by: Mapping[int, bytes] = field(default_factory=dict)
     shared: Mapping[int, Mapping[bytes, int]] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class Writers:
     retiring: Mapping[bytes, frozenset[bytes]] = field(default_factory=dict)
     parted: Mapping[bytes, frozenset[bytes]] = field(default_factory=dict)
     retired: frozenset[bytes] = frozenset()
+    fences: Fences = field(default_factory=Fences)
 
     def of(self, partition: int) -> bytes:
         """Whose that partition is; b"" where nobody was named."""
@@ -121,6 +124,8 @@ class Writers:
 
     def told(self, partition: int, values: Sequence[object]) -> Writers:
         """As a REGION change (OF_WRITERS) says it. JournalDamagedError where it makes no sense."""
+        if values[0] in OF_FENCES:
+            return replace(self, fences=self.fences.told(values))
         what, instance = values[0], values[1]
         assert isinstance(instance, bytes)
         if what == WRITTEN:

@@ -400,6 +400,22 @@ class WrittenRegion(Protocol):
         """In the open transaction: have rows of those tables that have a hidden rowid beside a primary key be told by
         that key from here on, as several suppliers tell them; the definitions that changed."""
 
+    def tables(self) -> Sequence[TableDefinition]:
+        """What is recorded of its tables, as the open transaction has it."""
+
+    def unmergeable(self, definition: TableDefinition, *, keys_chosen: bool) -> Unmergeable | None:
+        """What keeps a table from being written by several suppliers, as the open transaction has it."""
+
+    def unsummable(self, definition: TableDefinition, column: str) -> str:
+        """Why what two sites add to that column at once cannot be added up; "" if it can."""
+
+    def take_places(self) -> None:
+        """In the open transaction: have the counters of tables that several write stand where our instance counts."""
+
+    def forget_stamps(self, seqno: int) -> None:
+        """In the open transaction, which changes the schema: forget who wrote which row up to that number. Nobody needs
+        it any more."""
+
     def counted_out(self, writers: Writers, own: bytes) -> tuple[str, int] | None:
         """A table whose counter of keys stands in another supplier's block, as the open transaction has it, and the
         counter; None: there is none. `own`: our instance."""

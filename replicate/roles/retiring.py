@@ -18,6 +18,7 @@ from typing import Final
 
 from replicate.door.door import Door
 from replicate.door.snapshot import door_of
+from replicate.door.writer_check import suppliers_known
 from replicate.errors import ConfigurationError
 from replicate.instance.instance import Instance
 from replicate.model.transaction import PARTED, RETIRED, RETIRING
@@ -101,11 +102,6 @@ def finish(door: Door, gone: bytes, *, timeout_s: float) -> None:
     with held_session(door, timeout_s) as session:
         if gone in session.parts[0].region.writers().to_retire(own, suppliers_known(door)):
             say(door, session, REST, [RETIRED, gone, own])
-
-
-def suppliers_known(door: Door) -> frozenset[bytes]:
-    """All that have ever begun to write here."""
-    return frozenset(one.instance for one in door.catalogue_now().histories)
 
 
 def writers_of(instance: Instance) -> Writers:

@@ -16,6 +16,7 @@ from replicate.door.door import Door
 from replicate.door.primary import RegionSession
 from replicate.door.snapshot import door_of
 from replicate.errors import (
+    BusyError,
     ConfigurationError,
     NotFoundError,
     NotPrimaryError,
@@ -243,6 +244,17 @@ def _refuse_not_own(door: Door, writers: Writers, number: int, where: str) -> No
         )
 
 
+def _refuse_fenced(door: Door, writers: Writers, where: str) -> None:
+    """BusyError while a supplier changes the schema: who writes what stays as it is."""
+    if fencing := writers.fences.open(writers.retired):
+        who = names_of(door).get(fencing[0], fencing[0].hex())
+        raise BusyError(
+            f"{who} changes the schema, and who writes what stays as it is meanwhile",
+            where=where,
+            do=f"Try again later; or end that there: replicate -i {who} schema unfence",
+        )
+
+
 def _number(door: Door, partition: str) -> int:
     """Also by its number, where the one that made it has named it, and nobody here."""
     if partition.upper() == "ALL":
@@ -281,6 +293,8 @@ def say(door: Door, session: RegionSession, number: int, values: list[object]) -
     """Commit what a REGION change (OF_WRITERS) says of a partition; its number. Rows of one that is shared by it are
     told by key from then on, not by what each site numbers for itself."""
     region = session.parts[0].region
+    if values[0] in (WRITTEN, SHARED, LEFT):
+        _refuse_fenced(door, region.writers(), session.where)
     region.name_writer(number, values, int(door.words[word.LAST_SEQNO]) + 1)
     changed: tuple[TableDefinition, ...] = ()
     if values[0] == SHARED:

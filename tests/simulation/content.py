@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgpack
 
-from replicate.errors import ConflictError
+from replicate.errors import ConflictError, NotSupportedError
 from replicate.model.registers import Lost, Row, Stamp
 from replicate.model.seen import merged_told
 from replicate.model.transaction import SHARED, Op, TableDefinition, changed_of
@@ -40,6 +40,7 @@ class Content:
     seen: dict[int, dict[int, int]] = field(default_factory=dict)
     writers: Writers = field(default_factory=Writers)
     merges: list[MergedRow] = field(default_factory=list)
+    schema_changes: int = 0
 
     def copy(self) -> Content:
         """One that may be changed while this one stays as it is."""
@@ -50,6 +51,7 @@ class Content:
             dict(self.seen),
             self.writers,
             list(self.merges),
+            self.schema_changes,
         )
 
     def told_of_writers(self, partition: int, values: Sequence[Any], seqno: int) -> None:
@@ -57,6 +59,14 @@ class Content:
         if values[0] == SHARED and not self.writers.was_shared:
             self.absorbed = seqno
         self.writers = self.writers.told(partition, values)
+
+    def schema_changed(self, seqno: int) -> None:
+        """Transaction `seqno`, or a later one, changes the schema: all stamps go."""
+        if any(row.waits for row in self.stamps.values()):
+            raise NotSupportedError("the schema changes while a row waits for its name")
+        self.stamps.clear()
+        self.absorbed = max(self.absorbed, seqno)
+        self.schema_changes += 1
 
     def told_of_seen(self, teller: int, told: Mapping[int, int]) -> None:
         """What an origin has told that it has seen."""

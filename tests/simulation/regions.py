@@ -381,6 +381,22 @@ class ModelWrittenRegion:
     def tell_by_key(self, tables: Collection[str]) -> tuple[TableDefinition, ...]:
         return ()
 
+    def tables(self) -> Sequence[TableDefinition]:
+        """What a change of the schema could spoil: nothing of a model's."""
+        return ()
+
+    def unmergeable(self, definition: TableDefinition, *, keys_chosen: bool) -> None:
+        """A model's tables can all be merged."""
+
+    def unsummable(self, definition: TableDefinition, column: str) -> str:
+        return ""
+
+    def take_places(self) -> None:
+        """A model's tables count no keys."""
+
+    def forget_stamps(self, seqno: int) -> None:
+        self._connection.working().schema_changed(seqno)
+
     def counted_out(self, writers: Writers, own: bytes) -> tuple[str, int] | None:
         """A model's tables count no keys."""
 

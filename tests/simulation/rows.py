@@ -113,6 +113,8 @@ def change_content(made: ModelRows, op: int, table_id: int, argument: Any, value
         content.told_of_writers(table_id, values, made.seqno)
     elif op == Op.SEEN:
         content.told_of_seen(*told_of(values))
+    elif op == Op.SCHEMA:
+        content.schema_changed(made.seqno)
     elif op == Op.RESOLVED:
         losses = values[2] if values else ()
         content.note_merges(unpack_merge(packed, made.seqno) for packed in losses)

@@ -18,8 +18,9 @@ import msgpack
 
 from replicate.errors import FormatUnknownError, RegionDamagedError, RegionReplacedError, SchemaChangedError
 from replicate.limits import FORMAT_VERSION, PARTITION_STREAM, RING_SLOTS
+from replicate.model.fences import Fence, Fences
 from replicate.model.seen import merged_told
-from replicate.model.transaction import OF_GONE, PARTED, RETIRED, RETIRING, SHARED, WRITTEN
+from replicate.model.transaction import OF_FENCES, OF_GONE, PARTED, RETIRED, RETIRING, SHARED, WRITTEN
 from replicate.model.writers import Writers
 from replicate.region.protocol import RingSlot, ScrRow
 from replicate.region.sqlite.sql.names import quote
@@ -75,6 +76,8 @@ SUMMED: Final = "sums"
 """In the same place: its columns that are sums, packed."""
 GONE: Final = "gone:"
 """The same; retiring, parted or retired, a supplier's UUID and, but for the last, another one's after it: 1."""
+FENCE: Final = "fence:"
+"""The same, a supplier's UUID after it: its last fence (model/fences.py), packed."""
 SEEN: Final = "seen:"
 """The same, an origin's key after it: what it has told that it has seen."""
 ABSORBED: Final = "absorbed"
@@ -339,16 +342,19 @@ def write_state(
 def read_writers(connection: apsw.Connection, schema: str = "main") -> Writers:
     """Which supplier writes what; of nothing where there are no suppliers."""
     text = f"SELECT key, value FROM {quote(schema)}._replicate_state WHERE " + " OR ".join(
-        f"key GLOB '{begin}*'" for begin in (WRITER, SHARER, GONE)
+        f"key GLOB '{begin}*'" for begin in (WRITER, SHARER, GONE, FENCE)
     )
     by: dict[int, bytes] = {}
     shared: dict[int, dict[bytes, int]] = {}
     by_row: set[int] = set()
     summed: dict[int, tuple[str, ...]] = {}
     gone: dict[str, dict[bytes, frozenset[bytes]]] = {RETIRING: {}, PARTED: {}, RETIRED: {}}
+    fences: dict[bytes, Fence] = {}
     for key, value in connection.execute(text, prepare_flags=OWN_STATEMENT):
         _, number, *instance = key.split(":")
-        if number in gone:
+        if key.startswith(FENCE):
+            fences[bytes.fromhex(number)] = _fence_of(value)
+        elif number in gone:
             who, *others = map(bytes.fromhex, instance)
             gone[number][who] = gone[number].get(who, frozenset()) | frozenset(others)
         elif instance == [BY_ROW]:
@@ -359,7 +365,13 @@ def read_writers(connection: apsw.Connection, schema: str = "main") -> Writers:
             shared.setdefault(int(number), {})[bytes.fromhex(instance[0])] = value
         else:
             by[int(number)] = value
-    return Writers(by, shared, frozenset(by_row), summed, gone[RETIRING], gone[PARTED], frozenset(gone[RETIRED]))
+    retired = frozenset(gone[RETIRED])
+    return Writers(by, shared, frozenset(by_row), summed, gone[RETIRING], gone[PARTED], retired, Fences(fences))
+
+
+def _fence_of(packed: bytes) -> Fence:
+    number, is_open, is_once, first, second = msgpack.unpackb(packed)
+    return Fence(number, is_open, is_once, frozenset(first), frozenset(second))
 
 
 def write_writer(
@@ -374,6 +386,11 @@ def write_writer(
         write_state(connection, ABSORBED, seqno, schema)
     if values[0] == WRITTEN:
         write_state(connection, f"{WRITER}{partition}", instance, schema)
+    elif values[0] in OF_FENCES:
+        fence = told.fences.by[instance]
+        told_by = [sorted(fence.first), sorted(fence.second)]
+        packed = msgpack.packb([fence.number, fence.is_open, fence.is_once, *told_by])
+        write_state(connection, f"{FENCE}{instance.hex()}", packed, schema)
     elif values[0] in OF_GONE:
         others = [] if values[0] == RETIRED else [values[2].hex()]
         write_state(connection, GONE + ":".join([values[0], instance.hex(), *others]), 1, schema)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import apsw
 import msgpack
 
+from replicate.errors import NotSupportedError
 from replicate.model.registers import Lost, Row, Stamp, pack_row, unpack_row
 from replicate.region.protocol import Merged, MergedRow
 from replicate.region.sqlite.bookkeeping import ABSORBED, OWN_STATEMENT, read_state, store_schema_version, write_state
@@ -73,6 +74,19 @@ def read_absorbed(connection: apsw.Connection) -> int:
 def write_absorbed(connection: apsw.Connection, seqno: int) -> None:
     """The stamps are those up to that number, inside the caller's transaction."""
     write_state(connection, ABSORBED, seqno)
+
+
+def forget_stamps(connection: apsw.Connection, seqno: int) -> None:
+    """The schema changes in a transaction that has at least that number, and all suppliers have the same rows there
+    (door/fenced_schema.py): forget all stamps, inside the caller's transaction. Nothing happens where nothing was ever
+    shared. NotSupportedError where a row waits beside its table."""
+    if not (absorbed := read_absorbed(connection)):
+        return
+    if connection.table_exists("main", "_replicate_version"):
+        if connection.execute(_WAITING, (_WAITS,), prepare_flags=OWN_STATEMENT).fetchall():
+            raise NotSupportedError("the schema changes while a row waits for what it had before a restoration")
+        connection.execute("DELETE FROM main._replicate_version", prepare_flags=OWN_STATEMENT)
+    write_absorbed(connection, max(absorbed, seqno))
 
 
 def key_of(values: Iterable[Any]) -> bytes:

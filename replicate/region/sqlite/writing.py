@@ -29,15 +29,17 @@ from replicate.region.sqlite.bookkeeping import (
     write_writer,
 )
 from replicate.region.sqlite.capture.capture import ELEMENTS_PER_CHANGE
+from replicate.region.sqlite.mergeable import unmergeable, unsummable
 from replicate.region.sqlite.open import errno_of, open_region, translate
 from replicate.region.sqlite.opened import OpenedFile
-from replicate.region.sqlite.own_counters import counted_out, own_places
-from replicate.region.sqlite.schema import tell_by_key
+from replicate.region.sqlite.own_counters import OwnCounters, counted_out, own_places
+from replicate.region.sqlite.row_stamps import forget_stamps
+from replicate.region.sqlite.schema import recorded_definitions, tell_by_key
 from replicate.region.sqlite.sql.names import quote, quote_text
 
 if TYPE_CHECKING:
     from replicate.model.transaction import TableDefinition
-    from replicate.region.protocol import CapturedChanges
+    from replicate.region.protocol import CapturedChanges, Unmergeable
 
 _DEFERRED_FKS: Final = apsw.SQLITE_DBSTATUS_DEFERRED_FKS
 
@@ -72,6 +74,28 @@ class WrittenFile:
     def tell_by_key(self, tables: Collection[str]) -> tuple[TableDefinition, ...]:
         """Have rows of those tables be told by their primary keys; the definitions that changed."""
         return tell_by_key(self._connection, tables)
+
+    def tables(self) -> Sequence[TableDefinition]:
+        """What is recorded of its tables."""
+        return tuple(recorded_definitions(self._connection, self.schema))
+
+    def unmergeable(self, definition: TableDefinition, *, keys_chosen: bool) -> Unmergeable | None:
+        """What keeps a table from being written by several suppliers."""
+        return unmergeable(self._connection, definition, keys_chosen=keys_chosen)
+
+    def unsummable(self, definition: TableDefinition, column: str) -> str:
+        """Why what two sites add to that column at once cannot be added up; "" if it can."""
+        return unsummable(self._connection, definition, column)
+
+    def take_places(self) -> None:
+        """Have the counters of tables that several write stand where our instance counts."""
+        counters = OwnCounters(self._connection)
+        counters.take_places()
+        counters.settle()
+
+    def forget_stamps(self, seqno: int) -> None:
+        """Forget who wrote which row up to that number: the schema changes."""
+        forget_stamps(self._connection, seqno)
 
     def counted_out(self, writers: Writers, own: bytes) -> tuple[str, int] | None:
         """A table whose AUTOINCREMENT counter stands in another supplier's block, and the counter; None: there is

@@ -40,7 +40,7 @@ from replicate.region.sqlite.guards import install_guards
 from replicate.region.sqlite.listed_columns import blank_new_columns, listed_tables
 from replicate.region.sqlite.open import translate
 from replicate.region.sqlite.own_counters import OwnCounters
-from replicate.region.sqlite.row_stamps import note_losses
+from replicate.region.sqlite.row_stamps import forget_stamps, note_losses
 from replicate.region.sqlite.schema import (
     check_definition,
     forget_dropped,
@@ -329,6 +329,7 @@ class RowApplier:
         statements.run_schema_change(self._connection, values[0], seqno=self.seqno)
         blank_new_columns(self._connection, listed)
         forget_dropped(self._connection)
+        forget_stamps(self._connection, self.seqno)
         install_guards(self._connection, [one for one in guarded_tables(self._connection) if one not in others])
         allow_shadow_rows(self._connection)
         store_schema_version(self._connection)
