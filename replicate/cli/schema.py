@@ -88,7 +88,7 @@ def fence(timeout_s: float) -> None:
         plain(found),
         [
             "all other suppliers stand aside: change the schema",
-            f"behind that: replicate -i {opened.named} schema unfence",
+            f"after that: replicate -i {opened.named} schema unfence",
         ],
     )
 

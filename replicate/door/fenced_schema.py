@@ -1,6 +1,6 @@
 """A change of the schema on a supplier, as it is committed: nobody else writes, and all that anybody wrote is here.
 
-So each site has the same rows at this place of its journal, and whatever comes behind it was written by one that knew
+So each site has the same rows at this place of its journal, and whatever comes after it was written by one that knew
 all of them: the stamps of rows that several write are needed no more, and would be of rows as they were.
 
 Guarantees: what several write is still such that it can be merged, else the commit is refused by name; tables that are
@@ -23,7 +23,7 @@ from replicate.region.protocol import CapturedChanges
 
 
 def with_fence(captured: CapturedChanges, part: RegionPart, writers: Writers, door: Door) -> CapturedChanges:
-    """The changes, with what is told behind them. Raises NotSupportedError, and what spooling raises."""
+    """The changes, with what is told after them. Raises NotSupportedError, and what spooling raises."""
     region, elements = part.region, list[object]()
     seqno = int(door.words[word.LAST_SEQNO]) + 1
     if writers.was_shared:
@@ -84,6 +84,6 @@ def _refuse_sums(
                 f"{name} is a sum: {why}",
                 where=part.where,
                 do="Nothing was changed. Have the others leave that partition first, and share it again without that "
-                "sum behind the change",
+                "sum after the change",
                 table=table,
             )

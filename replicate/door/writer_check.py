@@ -47,7 +47,7 @@ class WriterCheck:
         return any(writers.merged(captured.partitions) for _, writers in self._known)
 
     def with_fence(self, captured: CapturedChanges, door: Door) -> CapturedChanges:
-        """The changes, of the schema among them, with what is told behind them (fenced_schema.py). After
+        """The changes, of the schema among them, with what is told after them (fenced_schema.py). After
         `refuse_others`."""
         for part, writers in self._known:
             captured = with_fence(captured, part, writers, door)
@@ -162,7 +162,7 @@ class WriterCheck:
             f"the schema is changed where everything is written, and {told} writes here, too",
             where=part.where,
             do=f"Have them stand aside for the change: replicate -i {door.instance.named} schema run FILE; or schema "
-            "fence, and schema unfence behind it (`replicate help suppliers`)",
+            "fence, and schema unfence after it (`replicate help suppliers`)",
             writer=told,
         )
 

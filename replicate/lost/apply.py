@@ -80,7 +80,7 @@ class LostConflict:
 class LostApplied:
     """Numbers are those in the file. `as_seqnos`: what each is in the journal here. `in_history`: those that were
     here all along. `before`: how many were settled already. `left`: how many are not settled now. `stopped_at`: the one
-    that stopped it, 0 when none did. Of a dry run: what would be so. What comes behind the one at which it would stop
+    that stopped it, 0 when none did. Of a dry run: what would be so. What comes after the one at which it would stop
     is tried all the same, and is as it would be if that one was skipped."""
 
     file: Path

@@ -169,7 +169,7 @@ def _needed(instance: Instance, to: int | None, timeout_s: float, tell: Callable
 
 
 def _is_empty(chain: Chain, to: int, last: int) -> bool:
-    """Whether nothing but records of incarnations stands behind `to`: they are nobody's data."""
+    """Whether nothing but records of incarnations stands after `to`: they are nobody's data."""
     if to + 1 < chain.oldest_seqno():
         return False
     found = survey(shown_between(chain, to + 1, last, parts=False))

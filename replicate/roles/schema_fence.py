@@ -1,7 +1,7 @@
 """Changing the schema where several suppliers write: all others stand aside for it (model/fences.py).
 
     fence:    `fenced` is committed here · the others hear of it, stand aside, and say so, twice
-    change:   all statements in one transaction, behind all that anybody wrote
+    change:   all statements in one transaction, after all that anybody wrote
     unfence:  `unfenced`, in the transaction of the change where the fence is for one alone: the others write again
 
 Guarantees: each step is a transaction; the same call again goes on after a kill. Who shares what is as it was before.
