@@ -14,7 +14,7 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 import trio.lowlevel
@@ -31,7 +31,6 @@ from replicate.errors import (
 )
 from replicate.filters.content import told_by
 from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
-from replicate.filters.rows import RowSelection
 from replicate.filters.selection import PartitionSelection
 from replicate.filters.switch import OFF
 from replicate.instance.file import InstanceFile
@@ -72,9 +71,12 @@ from source_server.lost import LostTaking
 from source_server.patrol import Patrol
 from source_server.reader import POOL, StreamReader
 from source_server.restart import Agreed, agree, agree_by_vector
-from source_server.rows import Selection, with_rows
+from source_server.rows import with_rows
 from source_server.seed import SeedKeeper, SeedSending
 from source_server.unseen import Unseen
+
+if TYPE_CHECKING:
+    from source_server.rows import Selection
 
 IDLE_S: Final = 0.5
 """Longest sleep on the doorbell before the pool is looked at again, should nobody have rung."""
@@ -496,7 +498,7 @@ class SourceConnection:
                 found = found if selection is None else selection.take(found)
                 self.link.check_known(found.data)
                 await self._pass_on(found)
-                if isinstance(selection, RowSelection):
+                if selection is not None and not isinstance(selection, PartitionSelection):
                     selection.check()
                 continue
             if selection is not None:

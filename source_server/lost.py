@@ -8,15 +8,19 @@ Leaves to others: the file (replicate/lost/travel.py), the protocol (link.py).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import trio
 
 from replicate.daemon.driver import Drive
 from replicate.errors import ReplicateError
-from replicate.lost.travel import IncomingLost
 from replicate.wire.event import LostOffered, LostReceived
 from replicate.wire.message import LostOffer
 from source_server.consumer_state import ConsumerState
 from source_server.link import SourceLink
+
+if TYPE_CHECKING:
+    from replicate.lost.travel import IncomingLost
 
 
 class LostTaking:
@@ -58,6 +62,8 @@ class LostTaking:
         self._drive.poke()
 
     def _look(self, offer: LostOffer) -> IncomingLost:
+        from replicate.lost.travel import IncomingLost  # here: no start waits for what few connections need
+
         consumer = self._consumer
         return IncomingLost(
             consumer.instance, consumer.peer_name, offer.check, offer.file_bytes, offer.first_seqno, offer.last_seqno

@@ -8,9 +8,9 @@ Leaves to others: telling them (replicate/filters/rows.py), and how the wish tra
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from replicate.daemon.own_introduction import rows_told
-from replicate.filters.rows import RowSelection
 from replicate.filters.selection import PartitionSelection
 from replicate.instance.file import told_rows
 from replicate.instance.instance import Instance
@@ -18,7 +18,10 @@ from replicate.model.transaction import TableDefinition
 from replicate.wire.introduction import refusal
 from replicate.wire.message import Introduction, RefuseCode
 
-Selection = PartitionSelection | RowSelection
+if TYPE_CHECKING:
+    from replicate.filters.rows import RowSelection
+
+    Selection = PartitionSelection | RowSelection
 
 
 def with_rows(
@@ -50,4 +53,6 @@ def with_rows(
             RefuseCode.ROWS_REFUSED,
             f"{peer.name} asks for {told_rows(rows)}, and {instance.name} is a supplier, which sends all rows",
         )
+    from replicate.filters.rows import RowSelection  # here: no start waits for it where all rows are wanted
+
     return RowSelection(rows, definitions, partitions)

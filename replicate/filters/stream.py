@@ -10,19 +10,21 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from replicate.errors import DamagedError, FilterError
-from replicate.filters.child import FilterChild
-from replicate.filters.conversation import FilterTalk
-from replicate.filters.program import Program, program
 from replicate.filters.restating import StreamItem, StreamParts
 from replicate.filters.switch import FilterSwitch
 from replicate.journal.record import FrameBatch, catalogue_payload, decode, pack_frame
 from replicate.model.transaction import Catalogue, Kind, TableDefinition
 from replicate.settings.table import ReceiverConfig, SourceConfig
+
+if TYPE_CHECKING:  # imported where a filter is begun: no start waits for it where there is none
+    from replicate.filters.child import FilterChild
+    from replicate.filters.conversation import FilterTalk
+    from replicate.filters.program import Program
 
 
 class FilteredStream:
@@ -39,6 +41,8 @@ class FilteredStream:
     ) -> None:
         """`here`: the definitions of the receiving side, by id. `put` gets what comes out; while it may not, the filter
         waits, and so does what is to go through it. FilterError, ConfigurationError: there is no such program."""
+        from replicate.filters.program import program
+
         self.switch = switch
         self.program: Program = program(switch.setting, settings.filter_format)
         switch.identity = self.program.identity
@@ -61,6 +65,8 @@ class FilteredStream:
     def begin(self, frame: bytes, side: str, now: float) -> bytes:
         """The stream begins with that CATALOGUE frame, on this `side`, `now` by trio's clock; the one of what comes
         out. JournalDamagedError and its kin."""
+        from replicate.filters.conversation import FilterTalk
+
         read = decode(frame)
         (source,) = read.content
         assert isinstance(source, Catalogue)
@@ -92,6 +98,8 @@ class FilteredStream:
 
     async def run(self) -> FilterError | DamagedError:
         """Until cancelled, or it fails: then the reason."""
+        from replicate.filters.child import FilterChild
+
         assert self._talk is not None
         child = FilterChild(self.program, self._talk, self._come_out, self._may_put, self._log)
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from replicate.errors import ConfigurationError, FilterError, FormatUnknownError, ReplicateError
-from replicate.filters.program import program
 
 ORDER: Final = "filter"
 ON: Final = "on"
@@ -64,6 +63,8 @@ class FilterSwitch:
         """What the filter that is on is known by now; "" for none, or one that is not there. Reads its files."""
         if not self.is_on:
             return ""
+        from replicate.filters.program import program  # here: no start waits for it where there is no filter
+
         try:
             self.identity = program(self.setting, form).identity
         except ReplicateError:  # the stream finds that, and says so

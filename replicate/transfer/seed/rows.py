@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from replicate.errors import CopyTooOldError, UsageError
-from replicate.filters.wishes import BoundWish, parse_wish
 from replicate.instance.file import told_rows
 from replicate.instance.instance import Instance
 from replicate.model.column_list import WHOLE, TableShare
@@ -30,9 +29,16 @@ from replicate.transfer.container import SeedHeader
 from replicate.wire.introduction import refusal
 from replicate.wire.message import RefuseCode
 
+if TYPE_CHECKING:  # imported where there is a wish: no start waits for it where all rows are wanted
+    from replicate.filters.wishes import BoundWish
+
 
 def shares_of(rows: Rows) -> Shares:
     """What is kept of each table. It raises UsageError where the table is not as the wish needs it."""
+    if not rows:
+        return lambda _definition: WHOLE
+    from replicate.filters.wishes import parse_wish
+
     parsed = {key: parse_wish(text) for key, text in rows.items()}
 
     def share(definition: TableDefinition) -> TableShare:
@@ -71,6 +77,8 @@ def place_rows_in(rows: Rows, connections: Mapping[str, Any]) -> Rows:
 
 def require_table(key: Table, text: str, definitions: Iterable[TableDefinition]) -> tuple[TableDefinition, BoundWish]:
     """The one among these that the wish is for, and the wish bound to it. UsageError."""
+    from replicate.filters.wishes import parse_wish
+
     region, table = key
     found = [one for one in definitions if one.table == table and region in ("", one.region)]
     if len(found) != 1:
