@@ -44,12 +44,13 @@ from replicate.limits import PARTITION_NONE, PARTITION_STREAM
 from replicate.model.transaction import Kind, Op, TableDefinition
 
 _LABEL_BYTES: Final = FRAME_HEAD_BYTES - LABEL_OFFSET
-_FRAME: Final = Struct(f">xI5xI{_LABEL_BYTES}sHI")
-"""Of a frame LENGTH, COUNT and KIND with the marker before them, and the rest of its head; of its first change the
-operation with the marker of an id, and the id."""
-_NULL_FRONT: Final = bytes([0xDC, 0, FIXED_ELEMENTS + 2, Kind.NULL])
-_NULL_PAYLOAD: Final = b"\xa0\x90"
-_NULL_BODY: Final = Struct(f"{len(_NULL_FRONT)}s{_LABEL_BYTES}s{len(_NULL_PAYLOAD)}s")
+_CHANGE: Final = Struct(">HI")
+"""Of a change the operation with the marker of an id, and the id."""
+_FRAME: Final = Struct(f">xI5xI{_LABEL_BYTES}s{_CHANGE.size}s")
+"""Of a frame LENGTH, COUNT and KIND with the marker before them, the rest of its head, and its first `_CHANGE`."""
+_NULL_FRONT: Final = (0xDC << 16 | FIXED_ELEMENTS + 2) << 8 | Kind.NULL
+_NULL_PAYLOAD: Final = 0xA090
+_NULL_BODY: Final = Struct(f">I{_LABEL_BYTES}sH")
 _NULL_PREFIX: Final = PREFIX.pack(0xCE, _NULL_BODY.size, 0xCE, 0)[:-4]
 _NULL: Final = Struct(f">{len(_NULL_PREFIX)}sI{_NULL_BODY.size}s")
 _ID: Final = 0xCE
@@ -59,8 +60,7 @@ hold for everybody, if it is from before there were partitions."""
 _OF_ONE: Final = (0xDC << 16 | FIXED_ELEMENTS + 4) << 8 | Kind.TRANSACTION
 """COUNT and KIND, as `_FRAME` has them, of a transaction with one change."""
 _ONE_CHANGE: Final = 4
-_OF_TABLES: Final = frozenset(op << 8 | _ID for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SEQUENCE))
-"""First changes, as `_FRAME` has them, of rows of a table."""
+_OF_TABLES: Final = (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SEQUENCE)
 _REGION: Final = int(Op.REGION)
 _MIXED, _TRANSACTION, _RESTATED = int(Kind.MIXED), int(Kind.TRANSACTION), int(Kind.RESTATED)
 
@@ -72,7 +72,10 @@ class PartitionSelection:
         """`definitions`: of all tables at the stream's beginning, by their ids."""
         self._wanted = None if wanted is None else frozenset(wanted)
         self._partitions = {key: one.partition for key, one in definitions.items()}
-        self._tables = {key: self.wants(number) for key, number in self._partitions.items()}
+        self._goes: dict[bytes, bool] = {}
+        """By its first bytes, as `_FRAME` has them, whether a change of a table's rows goes."""
+        for key in self._partitions:
+            self._note(key)
         self.kept_back = 0
         """Transactions of which nothing went, so far."""
 
@@ -96,19 +99,19 @@ class PartitionSelection:
         """The batch as it goes; the same one when all of it does. JournalDamagedError for a table that nobody has
         defined."""
         data, offset, kept, nulls, pieces = batch.data, 0, 0, 0, list[bytes]()
-        size, goes_of, of_tables, add = len(data), self._tables.get, _OF_TABLES, pieces.append
+        size, goes_of, add = len(data), self._goes.get, pieces.append
         unpack, pack_body, pack = _FRAME.unpack_from, _NULL_BODY.pack, _NULL.pack
         padded = data + bytes(_FRAME.size)  # the last frame may be shorter
         defines = _next_define(data, 0)
         while offset < size:
-            length, word, label, first, ident = unpack(padded, offset)
+            length, word, label, change = unpack(padded, offset)
             end = offset + length + FRAME_PREFIX_BYTES
             if defines < end:
                 if word & 0xFF in CHANGES_BEGIN:
                     self._learn(data[offset:end])
                 defines = _next_define(data, end)
             is_of_one = word == _OF_ONE
-            goes = goes_of(ident) if first in of_tables and (is_of_one or word & 0xFF == _TRANSACTION) else None
+            goes = goes_of(change) if is_of_one or word & 0xFF == _TRANSACTION else None
             if goes:
                 offset = end
                 continue
@@ -123,7 +126,7 @@ class PartitionSelection:
                 continue
             kind = word & 0xFF
             made: bytes | None = None
-            if first >> 8 == _REGION and kind == _TRANSACTION:
+            if change[0] == _REGION and kind == _TRANSACTION:
                 pass  # a region that is added has no rows
             elif kind == _MIXED:
                 frame = data[offset:end]
@@ -174,7 +177,11 @@ class PartitionSelection:
 
     def _define(self, table_id: int, values: Any) -> None:
         section_of(Op.DEFINE, table_id, self._partitions, values)
-        self._tables[table_id] = self.wants(self._partitions[table_id])
+        self._note(table_id)
+
+    def _note(self, table_id: int) -> None:
+        for op in _OF_TABLES:
+            self._goes[_CHANGE.pack(op << 8 | _ID, table_id)] = self.wants(self._partitions[table_id])
 
     # Large transactions.
 
