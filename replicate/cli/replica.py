@@ -201,5 +201,4 @@ def _receives(opened: Instance) -> bool:
     """Whether a line may bring something now."""
     from replicate.daemon.files import DaemonFiles
 
-    status = DaemonFiles(opened.path, "receiver").read_status()
-    return status is not None and status.is_running
+    return DaemonFiles(opened.path, "receiver").lock.probe() is not None

@@ -52,7 +52,7 @@ class Restoring:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BackFrom:
     """`last`: of the journal before; `kept`: where stands what was committed since, None where that was nothing."""
 
     to: int
@@ -73,7 +73,7 @@ def begun_since(instance: Instance) -> tuple[int, int, int]:
     return to, last, survey(shown_between(make_chain(instance), to + 1, last, parts=False)).transactions
 
 
-def ask(instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S) -> Asked:
+def ask(instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S) -> BackFrom:
     """Have the instance wait for what its peers have of it; one that does so already goes on with what was not done.
 
     Raises ConfigurationError (it has no peer), PermissionRefusedError (a secondary; one that is superseded),
@@ -90,15 +90,15 @@ def ask(instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S) -> Asked:
     asked = _read(instance)
     if (instance.path / ROLLBACK_MARKER).exists():
         done = rollback(instance, None, timeout_s=timeout_s)
-        return Asked(done.to, done.last, done.kept)
+        return BackFrom(done.to, done.last, done.kept)
     with door_of(instance) as door:
         last, histories = int(door.words[word.LAST_SEQNO]), door.catalogue_now().histories
     newest = histories[-1]
     if asked is None or newest.instance != instance.content.uuid or newest.seqno != asked.to + 1 or last == asked.to:
-        return Asked(last, last)
+        return BackFrom(last, last)
     done = rollback(instance, asked.to, timeout_s=timeout_s)
     instance.reload()
-    return Asked(done.to, done.last, done.kept)
+    return BackFrom(done.to, done.last, done.kept)
 
 
 def _refuse(instance: Instance) -> None:
@@ -190,7 +190,7 @@ def _by_line(instance: Instance, last: int, first: dict[str, int]) -> list[str]:
         first.clear()
         first[name] = time.monotonic_ns()
     source_last = facts.get("source_last_seqno")
-    is_level = isinstance(source_last, int) and source_last <= last and facts.get("source_backlog") == 0
+    is_level = isinstance(source_last, int) and source_last <= last
     return [name] if is_level and told.monotonic_ns > first[name] else []
 
 

@@ -26,7 +26,10 @@ def lines_of(title: str) -> list[str]:
     return [re.sub(r"(--seqno|--expect|--to) N", r'\1 "$n"', line) for line in found]
 
 
-ELSEWHERE = {"Daemons follow the role": "tests/system/test_modes.py"}
+ELSEWHERE = {
+    "Daemons follow the role": "tests/system/test_modes.py",
+    "A primary was restored from a backup": "tests/system/test_restored_primary.py",
+}
 """Sections whose commands another file runs."""
 
 
