@@ -114,6 +114,10 @@ class Writers:
         """Whether several have ever written one partition."""
         return bool(self.shared)
 
+    def writing(self) -> frozenset[bytes]:
+        """All that write something now."""
+        return frozenset(self.by.values()).union(*(self.others(number) for number in self.shared))
+
     def members(self) -> frozenset[bytes]:
         """All that write a partition which several write, or have: what these have not seen, they may write beside."""
         return frozenset(one for shared in self.shared for one in (self.of(shared), *self.others(shared)))

@@ -20,7 +20,7 @@ from typing import Final
 
 from replicate.door.door import Door
 from replicate.door.snapshot import door_of
-from replicate.door.writer_check import name_of, suppliers_known
+from replicate.door.writer_check import asked_to_stand, name_of
 from replicate.errors import ConfigurationError, NotWriterError, TryAgainError
 from replicate.instance.instance import Instance
 from replicate.model.fences import Stand
@@ -32,6 +32,8 @@ from replicate.roles.writing import held_session, say, supplier_door
 from replicate.system.failpoint import hit
 
 LOOK_S: Final = 0.2
+LOCK_S: Final = 5.0
+"""How long an application's transaction is waited for at least, which is no reason to say that a supplier is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def fence(
     deadline_s = time.monotonic() + timeout_s
     with supplier_door(instance) as door:
         own = instance.content.uuid
-        with held_session(door, timeout_s) as session:
+        with held_session(door, max(timeout_s, LOCK_S)) as session:
             writers = session.parts[0].region.writers()
             others = [one for one in writers.fences.open(writers.retired) if one != own]
             if not writers.fences.is_fencing(own):
@@ -112,7 +114,7 @@ def _awaited(instance: Instance, found: ToldFence) -> TryAgainError:
 def unfence(instance: Instance, *, timeout_s: float) -> bool:
     """Let the others write again, with exactly the sharing that they had; whether they were kept from it. Raises as
     `fence`."""
-    with supplier_door(instance) as door, held_session(door, timeout_s) as session:
+    with supplier_door(instance) as door, held_session(door, max(timeout_s, LOCK_S)) as session:
         own, writers = instance.content.uuid, session.parts[0].region.writers()
         if not writers.fences.is_fencing(own):
             return False
@@ -125,7 +127,7 @@ def stand(door: Door, one: Stand, *, timeout_s: float) -> None:
     own = door.instance.content.uuid
     with held_session(door, timeout_s) as session:
         writers = session.parts[0].region.writers()
-        if one in writers.fences.to_stand(own, suppliers_known(door), writers.retired):
+        if one in writers.fences.to_stand(own, asked_to_stand(door, writers), writers.retired):
             say(door, session, REST, [STANDS, one.fencer, one.number, own, one.turn])
             hit("fence.stands")
 
@@ -138,7 +140,7 @@ def fences(instance: Instance) -> list[ToldFence]:
     entry = instance.regions[0]
     with door_of(instance) as door, closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
         writers: Writers = opened.writers()
-        known, own = suppliers_known(door), instance.content.uuid
+        known, own = asked_to_stand(door, writers), instance.content.uuid
         return [
             ToldFence(
                 name_of(door, one),

@@ -402,7 +402,12 @@ class BaseWorld(ABC):
             at = min(until, at + 0.5)
             self.kernel.run(at, self._is_decided)
             self._mend_journals()
-            if self.is_level():
+            try:
+                is_level = self.is_level()
+            except ViolationError as error:  # what all have is not what it should be
+                self.fail(error)
+                return
+            if is_level:
                 self.figures["levelled in ms, most"] = int(1000 * (self.kernel.now - until + self.level_within_s))
                 return
         if self.violation is None and self.must_be_level():

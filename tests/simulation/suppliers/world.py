@@ -56,6 +56,7 @@ class SupplierWorld(BaseWorld):
     oracle: SupplierOracle
     climate: SupplierClimate
     steps_max = 4 * STEPS_MAX
+    oracle_kind: type[SupplierOracle] = SupplierOracle
     joining = 0
     """How many suppliers are yet to come."""
 
@@ -84,7 +85,7 @@ class SupplierWorld(BaseWorld):
             hosts.append(host)
         self.hosts = hosts
         self.network.join(hosts)
-        self.oracle = SupplierOracle({host.name: host.regions[0] for host in hosts})
+        self.oracle = self.oracle_kind({host.name: host.regions[0] for host in hosts})
         self.faults = SiteFaults(self, climate)
         self._plan_losses()
         self.figures[f"worlds of {len(hosts)} in a {climate.shape}"] += 1
