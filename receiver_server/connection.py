@@ -26,7 +26,7 @@ from receiver_server.position import NotRecoveredError, ReceivedParts, Reference
 from receiver_server.seed import Seeds
 from receiver_server.source_state import SourceState
 from receiver_server.supplied import SuppliedSource
-from replicate.compare.patrolled import look_at_patrolled
+from replicate.compare.patrol_found import look_at_patrolled
 from replicate.daemon.admission import Guest, Standing
 from replicate.daemon.driver import Drive
 from replicate.daemon.own_introduction import introduction, packed_rows

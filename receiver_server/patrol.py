@@ -4,7 +4,7 @@ Guarantees: nothing waits for it; a range is verified as soon as the
 transaction is applied at which the source has digested it, on a connection of its own. A difference is said at once. At
 most WAITING_MAX ranges wait. What comes beyond that, or waits when this server or the connection ends, counts as passed
 over, and the next round has it; a round without its end never counts as whole.
-Leaves to others: how a range is verified (compare/range_check.py), what is kept (compare/patrolled.py).
+Leaves to others: how a range is verified (compare/range_check.py), what is kept (compare/patrol_found.py).
 
 The Update Process has no part in it: it would have to end a batch at each such number. Here later changes are taken out
 of the digest by the journal, and nothing stops. Ranges come only while this server runs.
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import trio
 
-from replicate.compare.patrolled import (
+from replicate.compare.patrol_found import (
     Different,
     Outcome,
     Patrolled,

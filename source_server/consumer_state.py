@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import trio
 
-from replicate.compare.last import forget_compared
+from replicate.compare.last_compare import forget_compared
 from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.figures import counters
 from replicate.daemon.figures import facts as facts_of

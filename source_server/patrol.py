@@ -7,7 +7,7 @@ Guarantees: it takes no more of a core, and reads no more, than the settings giv
 to catch up with, is paused, or applies nothing. A round goes on where it was when the connection or this server has
 ended. What cannot be read is said once a round, and the peer counts it as passed over. Of a table that does not go to
 the peer, or not whole, nothing is digested: that would tell of its rows. No filter is between the two.
-Leaves to others: what a range is (compare/range_check.py), which is next (compare/rounds.py), what the peer finds.
+Leaves to others: what a range is (compare/range_check.py), which is next (compare/patrol_rounds.py), the finds.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Final
 
 import trio
 
+from replicate.compare.patrol_rounds import Place, is_within, pause_s
 from replicate.compare.range_check import as_of, skip_table, take_range
-from replicate.compare.rounds import Place, is_within, pause_s
 from replicate.daemon.driver import Drive
 from replicate.errors import ReplicateError
 from replicate.model.transaction import TableDefinition

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from replicate.errors import ReplicateError
+from replicate.journal.merged_large import as_its_writer_wrote
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, Head, as_written, null_maker, read_head
 from replicate.journal.walk import walk
-from replicate.journal.written import as_its_writer_wrote
 from replicate.model.ruv import Forked, lacks
 from replicate.model.transaction import Kind
 from replicate.model.vector import Chains

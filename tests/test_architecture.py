@@ -42,7 +42,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("replicate.journal.record", "P"),
     ("replicate.journal.walk", "P"),
     ("replicate.audit.selection", "P"),
-    ("replicate.audit.shape", "P"),
+    ("replicate.audit.record_lines", "P"),
     ("replicate.filters.child", "N"),
     ("replicate.filters.host", "N"),
     ("replicate.filters.program", "D"),

@@ -15,7 +15,7 @@ from typing import Final
 
 from replicate.errors import UsageError
 from replicate.instance.instance import Instance
-from replicate.system.who import who_asks
+from replicate.system.asking_user import who_asks
 from update_process.conflict import read_conflict
 from update_process.decision import OVERWRITE, SKIP, Decision, find_decision, is_large
 

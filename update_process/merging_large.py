@@ -1,10 +1,10 @@
 """A large transaction in partitions that several suppliers write, piece by piece.
 
 What arrives is spooled first. Where somebody has written beside it, its pieces are merged one after the other; what
-they come to, with what its writer wrote after each of them (journal/written.py), becomes a spool of its own, which is
-committed in its place. Rows are registers of their own (model/registers.py), so that this is what the whole comes to.
-Where rows have to give way for their unique values, a transaction of ours (door/own_removal.py) removes them before it:
-a row that is yet to come by it is gone before it comes.
+they come to, with what its writer wrote after each of them (journal/merged_large.py), becomes a spool of its own, which
+is committed in its place. Rows are registers of their own (model/registers.py), so that this is what the whole comes
+to. Where rows have to give way for their unique values, a transaction of ours (door/own_removal.py) removes them before
+it: a row that is yet to come by it is gone before it comes.
 
 Guarantees: memory holds one piece, its rows and their stamps. After an error nothing of the spool that was begun is
 left. Leaves to others: locks, numbers (supplied.py), how rows are merged (merging.py).
@@ -17,13 +17,13 @@ from typing import Any
 
 from replicate.door.own_removal import FRAMED_REMOVAL_BYTES
 from replicate.door.secondary import ApplySession
+from replicate.journal.merged_large import PiecesTaken, piece_told
 from replicate.journal.record import decode, pack_changes, pack_restated_large, read_head, resolved_change
 from replicate.journal.spool import Spool
-from replicate.journal.written import PiecesTaken, piece_told
 from replicate.model.transaction import LargeCommit, Op
 from replicate.model.vector import Position
 from replicate.wire.vectors import MERGED_HERE
-from update_process.large import LargeApply
+from update_process.large_transaction import LargeApply
 from update_process.merging import ROW_OPS, Merging
 from update_process.routes import Routes
 from update_process.work_result import Done

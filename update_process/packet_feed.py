@@ -5,7 +5,7 @@ Guarantees: records come in the order of the packets, each as a Source Server wo
 stands in the place of what was left out; at most one batch of them is in memory. A segment that is none, of another
 network or cut short is refused by name.
 Leaves to others: whether all that comes before is here (transfer/packet/vector_order.py), and every frame's check
-(window/lacking.py, large.py).
+(window/lacking.py, large_transaction.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: each transaction deletes ROWS_MAX rows at most, between two batches of the Update Process, which passes over
 these partitions from before the first one; only what is neither held nor wanted is deleted. When it returns no loss
 of power brings them back. Killed anywhere, the same command deletes the rest.
-Leaves to others: the subscription (subscriptions.py), and how rows are deleted (region/sqlite/take_rows.py).
+Leaves to others: the subscription (subscriptions.py), and how rows are deleted (region/sqlite/partition_rows.py).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from replicate.instance.instance import Instance
 from replicate.region.kind import KIND
 from replicate.system.failpoint import hit
 from replicate.system.locks import FileLock
-from replicate.transfer.seed.alone import update_aside
 from replicate.transfer.seed.install import seed_lock
+from replicate.transfer.seed.some_regions import update_aside
 
 ROWS_MAX: Final = 10_000
 LOCK_TIMEOUT_S: Final = 30.0

@@ -30,10 +30,10 @@ from replicate.region.sqlite.snapshot import OpenRegions, copy_pages
 from replicate.system.failpoint import hit
 from replicate.system.files import sync_directory
 from replicate.system.os_errors import io_error
-from replicate.transfer.seed.alone import LOCK_TIMEOUT_S, Told, update_aside
 from replicate.transfer.seed.file import require_free
 from replicate.transfer.seed.install import seed_lock, silent
 from replicate.transfer.seed.rows import tables_by_partition
+from replicate.transfer.seed.some_regions import LOCK_TIMEOUT_S, Told, update_aside
 
 
 @dataclass(frozen=True, slots=True)

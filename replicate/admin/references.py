@@ -10,8 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from replicate.instance.instance import Instance
-from replicate.region.sqlite.empty import reading
 from replicate.region.sqlite.schema import recorded_definitions
+from replicate.region.sqlite.schema_copy import reading
 from replicate.region.sqlite.sql.names import quote
 
 

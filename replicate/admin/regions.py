@@ -31,11 +31,11 @@ from replicate.model.transaction import TableDefinition
 from replicate.pool import control as word
 from replicate.region.protocol import CapturedChanges
 from replicate.region.sqlite.bookkeeping import is_region, read_identity, region_seqno, schema_version
-from replicate.region.sqlite.empty import count_rows, making_of, reading
 from replicate.region.sqlite.functions import set_init
 from replicate.region.sqlite.open import Told, file_facts, install, open_region
-from replicate.region.sqlite.opened import OpenedFile
+from replicate.region.sqlite.open_region import OpenedFile
 from replicate.region.sqlite.schema import recorded_definitions
+from replicate.region.sqlite.schema_copy import count_rows, making_of, reading
 
 LOCK_TIMEOUT_S = 30.0
 

@@ -40,7 +40,7 @@ from replicate.model.start_command import stop_command
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.sqlite.bookkeeping import check_region_identity, is_region, read_identity
 from replicate.region.sqlite.open import open_region, remove
-from replicate.region.sqlite.opened import OpenedFile
+from replicate.region.sqlite.open_region import OpenedFile
 from replicate.system.locks import FileLock
 
 

@@ -33,7 +33,7 @@ from replicate.model.elements import DEFINITION, misfit
 from replicate.model.partitions import ALL
 from replicate.model.subscription import Rows, Subscription, Table
 from replicate.region.kind import KIND
-from replicate.region.sqlite.empty import reading
+from replicate.region.sqlite.schema_copy import reading
 from replicate.region.sqlite.virtual_tables import shadow_tables
 from replicate.system.failpoint import hit
 from replicate.transfer.seed.rows import definitions_here, require_fit, tables_by_partition

@@ -3,7 +3,7 @@ names; what CSV, Parquet and the text for people are made of.
 
 Guarantees: a record is whole and can be read alone; values are those of the journal, in the way of JSON that
 `journal show --json` has. Memory holds one part of a large transaction.
-Leaves to others: which changes are asked for (selection.py), and how a record is written (shape.py).
+Leaves to others: which changes are asked for (selection.py), and how a record is written (record_lines.py).
 """
 
 from __future__ import annotations

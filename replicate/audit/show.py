@@ -19,8 +19,8 @@ import msgpack
 from replicate.audit.changes import history_named, told_history, told_of_suppliers, told_origin
 from replicate.audit.query import Matches, Query, find
 from replicate.audit.read import Match, flat_parts
+from replicate.audit.record_lines import printable
 from replicate.audit.selection import EVERYTHING, Chooser, image_names
-from replicate.audit.shape import printable
 from replicate.audit.sources import find_in_instance
 from replicate.journal.chain import Chain
 from replicate.journal.frame import FIXED_ELEMENTS

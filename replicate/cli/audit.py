@@ -305,7 +305,7 @@ def show(
 
 
 def _columns(text: str | None) -> tuple[str, ...]:
-    from replicate.audit.shape import COLUMNS
+    from replicate.audit.record_lines import COLUMNS
 
     named = COLUMNS if text is None else tuple(name.strip() for name in text.split(","))
     unknown = [name for name in named if name not in COLUMNS]
@@ -322,7 +322,7 @@ def _records(matches: Iterable[Match], *, newest_first: bool) -> Iterator[Change
 
 
 def _cells(matches: Iterable[Match], columns: tuple[str, ...], *, newest_first: bool) -> Iterator[list[Any]]:
-    from replicate.audit.shape import cells_of
+    from replicate.audit.record_lines import cells_of
 
     for record in _records(matches, newest_first=newest_first):
         cells = cells_of(record)
@@ -330,7 +330,7 @@ def _cells(matches: Iterable[Match], columns: tuple[str, ...], *, newest_first: 
 
 
 def _csv_lines(matches: Iterable[Match], columns: tuple[str, ...], *, newest_first: bool) -> Iterator[str]:
-    from replicate.audit.shape import csv_line
+    from replicate.audit.record_lines import csv_line
 
     yield csv_line(columns)
     yield from map(csv_line, _cells(matches, columns, newest_first=newest_first))
@@ -356,7 +356,7 @@ def _text_lines(matches: Iterable[Match], *, newest_first: bool = False, is_file
 
 
 def _text(*, is_file: bool = False) -> Any:
-    from replicate.audit.shape import Text
+    from replicate.audit.record_lines import Text
 
     is_screen = sys.stdout.isatty() and not is_file
     width = shutil.get_terminal_size().columns if is_screen else 0
@@ -418,7 +418,7 @@ def count(query: Query, journals: AskedJournals, by: str, picture: Path | None) 
         draw(rows, words[0], picture)
         emit({"picture": str(picture)}, [f"{picture}: {sum(int(str(row[-1])) for row in rows)} changes"])
     else:
-        from replicate.audit.shape import printable
+        from replicate.audit.record_lines import printable
 
         names = (*words, "transactions", "changes")
         lines = columns(
@@ -450,9 +450,9 @@ def row(table: str, key: tuple[str, ...], journals: AskedJournals, kind: str | N
     had that last. Exit code 1 if the journal holds no change of such a row.
     """
     from replicate.audit.query import Query
+    from replicate.audit.record_lines import COLUMNS, cells_of, csv_line
     from replicate.audit.row import row_history
     from replicate.audit.selection import image_names, row_named
-    from replicate.audit.shape import COLUMNS, cells_of, csv_line
 
     kind = kind or ("jsonl" if wants_json() else "text")
     query = Query(tables=(table,), ops=("insert", "update", "delete"))
@@ -515,7 +515,7 @@ def _oldest(table: str, journals: AskedJournals, first_seqno: int) -> str:
 def follow(query: Query, kind: str | None, limit: int | None) -> None:
     """Show new transactions of a live instance as they come, until Ctrl-C. With --from those since then, too."""
     from replicate.audit.follow import Follower
-    from replicate.audit.shape import COLUMNS, csv_line
+    from replicate.audit.record_lines import COLUMNS, csv_line
     from replicate.cli.output import is_reader_gone
 
     if query.last_seqno is not None:

@@ -170,7 +170,7 @@ def _other(named: str) -> Instance:
 def _repaired(first: Instance, second: Instance, timeout_s: float, *, dry_run: bool, yes: bool) -> Repair:
     from replicate.cli.progress import comparing
     from replicate.compare.repair import repair, sides
-    from replicate.system.who import who_asks
+    from replicate.system.asking_user import who_asks
 
     mended, like = sides(first, second)
     if not dry_run:
@@ -221,7 +221,7 @@ def _with_digest(files: tuple[str, ...], at: int | None, timeout_s: float) -> in
 
 def _note(instance: Instance, other: str, seqno: int, differs: tuple[str, ...]) -> None:
     """For `status`. What was found stands on standard output already, whatever comes of this."""
-    from replicate.compare.last import note_compared
+    from replicate.compare.last_compare import note_compared
 
     note_compared(instance, other, seqno, differs)
 

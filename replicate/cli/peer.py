@@ -164,7 +164,7 @@ def _noted(peer: dict[str, Any]) -> str:
 @click.argument("name", shell_complete=peers)
 def remove(name: str) -> None:
     """Forget NAME: the journal is no longer kept for it."""
-    from replicate.compare.last import forget_compared
+    from replicate.compare.last_compare import forget_compared
     from replicate.instance.consumers import remove_consumer
     from replicate.transfer.packet.store import NAME as EPOCHS_NAME
     from replicate.transfer.packet.store import change_epochs

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from replicate.errors import PrerequisiteMissingError, UsageError
+from replicate.seeing.picture_json import PAST_S
 from replicate.seeing.terminal import Meaning, ScreenLine, ScreenPiece
-from replicate.seeing.told import PAST_S
 
 if TYPE_CHECKING:
     import curses

@@ -164,16 +164,16 @@ def _alone(opened: Instance, names: tuple[str, ...], primary: str | None, from_f
     from replicate.cli.progress import seeding
     from replicate.instance.instance import Instance
     from replicate.instance.location import resolve_instance
-    from replicate.transfer.seed import alone
+    from replicate.transfer.seed import some_regions
     from replicate.transfer.seed.request import regions_over_connection
 
     if from_file:
         with seeding("", "installing region") as told:
-            seeded = alone.install_alone(opened, Path(from_file).absolute(), names, restart=restart, told=told)
+            seeded = some_regions.install_alone(opened, Path(from_file).absolute(), names, restart=restart, told=told)
     elif primary and _is_here(primary):
         source = Instance.open(resolve_instance(primary))
         with seeding(GOES_ON, "copying region") as told:
-            seeded = alone.seed_alone(source, opened, names, restart=restart, told=told)
+            seeded = some_regions.seed_alone(source, opened, names, restart=restart, told=told)
     else:
         with seeding(GOES_ON) as told:
             seeded = regions_over_connection(opened, primary, names, restart=restart, told=told)

@@ -49,7 +49,7 @@ def web(
     import trio
 
     from replicate.seeing.page_client import PORT_USUAL, is_page
-    from replicate.seeing.told import PAST_USUAL_S
+    from replicate.seeing.picture_json import PAST_USUAL_S
     from replicate.settings.load import parse_address
 
     address = parse_address(listen, where=WHERE, default_port=PORT_USUAL)

@@ -29,7 +29,7 @@ from replicate.model.elements import left_out
 from replicate.pool import control as word
 from replicate.region.sqlite import digest as digests
 from replicate.region.sqlite.digest import Comparison, RegionDigest
-from replicate.region.sqlite.reading import Reading
+from replicate.region.sqlite.read_progress import Reading
 
 AT_PAUSE_S = 0.002
 STRETCH_S: Final = 1.0

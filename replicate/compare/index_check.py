@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from replicate.compare.index_found import FOREIGN_KEYS, IndexDamage, Looked, OrphanRows
-from replicate.compare.rounds import Place
+from replicate.compare.patrol_rounds import Place
 from replicate.instance.instance import Instance
 from replicate.region.sqlite.digest import SEQUENCES
 from replicate.region.sqlite.indexes import (

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from replicate.compare.rounds import Place
+from replicate.compare.patrol_rounds import Place
 from replicate.errors import ReplicateError
 from replicate.system.files import read_private, replace_file
 

@@ -3,7 +3,7 @@
 Guarantees: nobody stands still for it, on neither side. A range that was changed after the source's transaction is
 verified all the same: the changes since then stand in this journal, whole, and are taken out of the digest. What is
 called different is different at that one transaction; what cannot be told is called passed over, never equal.
-Leaves to others: what comes next and when (rounds.py), what follows from it (patrolled.py), the wire. Blocks.
+Leaves to others: what comes next and when (patrol_rounds.py), what follows from it (patrol_found.py), the wire. Blocks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final
 
 from replicate.audit.read import Match, StretchReader, chosen_changes
 from replicate.audit.selection import Selection
-from replicate.compare.patrolled import Outcome, RangeVerdict
-from replicate.compare.rounds import Place
+from replicate.compare.patrol_found import Outcome, RangeVerdict
+from replicate.compare.patrol_rounds import Place
 from replicate.door.recovery.opening import make_chain
 from replicate.errors import JournalMissingError, NotFoundError, NotSupportedError, ReplicateError
 from replicate.instance.instance import Instance

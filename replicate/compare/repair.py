@@ -7,8 +7,8 @@ Guarantees: both instances are held at one transaction meanwhile, and what is ch
 must still be as it was found, or nothing is changed in its region. Both images of all rows are on the disk before the
 first one is changed. Each region has one transaction, which moves no checkpoint record. Tables whose definitions
 differ are named and left alone.
-Leaves to others: how one compares (compare.py), what a status says (last.py). What it does is in no journal: a region
-that is put back from an older copy, and a third site, do not have it.
+Leaves to others: how one compares (compare.py), what a status says (last_compare.py). What it does is in no journal: a
+region that is put back from an older copy, and a third site, do not have it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from replicate.audit.show import whole_value
 from replicate.compare.compare import CompareProgress, HeldTogether, Told, held_together
-from replicate.compare.last import Repaired, note_repaired
+from replicate.compare.last_compare import Repaired, note_repaired
 from replicate.errors import ConflictError, TryAgainError, UsageError, WrongNetworkError
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance

@@ -24,7 +24,7 @@ from replicate.compare.index_found import (
     standing_at,
     with_part,
 )
-from replicate.compare.rounds import Place, is_within, pause_s
+from replicate.compare.patrol_rounds import Place, is_within, pause_s
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.settings.load import parse_hours

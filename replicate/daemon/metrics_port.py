@@ -18,7 +18,7 @@ from typing import Any, Final
 import trio
 from structlog.typing import FilteringBoundLogger
 
-from replicate.compare.last import Compared, look_at_compared
+from replicate.compare.last_compare import Compared, look_at_compared
 from replicate.daemon.admission import Admission, Guest
 from replicate.daemon.figures import CONTENT_TYPE, Figures, page
 from replicate.daemon.http import REQUEST_BYTES_MAX, Answer, read_request, render

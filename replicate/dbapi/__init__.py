@@ -47,7 +47,7 @@ from replicate.dbapi.errors import (
     ProgrammingError,
     Warning,
 )
-from replicate.dbapi.opened import Opened, Sites
+from replicate.dbapi.region_access import Opened, Sites
 
 Timestamp = datetime.datetime
 apilevel: Final = "2.0"

@@ -16,7 +16,7 @@ from typing import Any, Final
 import apsw
 
 from replicate.dbapi.connection_functions import ConnectionFunctions
-from replicate.dbapi.opened import Neighbours
+from replicate.dbapi.region_access import Neighbours
 from replicate.dbapi.region_tables import RegionTables
 from replicate.dbapi.regions import Regions
 from replicate.errors import NotSupportedError

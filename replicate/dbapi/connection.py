@@ -25,8 +25,8 @@ from replicate.dbapi.connection_state import ConnectionState
 from replicate.dbapi.cursor import Cursor, cursor_of
 from replicate.dbapi.dump import dump
 from replicate.dbapi.errors import ProgrammingError, surface, surfaced
-from replicate.dbapi.opened import Opened, Sites
 from replicate.dbapi.prepare import prepare
+from replicate.dbapi.region_access import Opened, Sites
 from replicate.dbapi.transaction import ConnectionTransaction
 from replicate.dbapi.transaction_stages import Stage
 from replicate.errors import NotSupportedError as NotReplicable

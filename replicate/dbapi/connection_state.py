@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import apsw
 
 from replicate.dbapi.errors import ProgrammingError, surface, surfaced
-from replicate.dbapi.opened import Opened
+from replicate.dbapi.region_access import Opened
 from replicate.dbapi.transaction import ConnectionTransaction
 from replicate.errors import ForkedError
 

@@ -32,7 +32,7 @@ from replicate.region.sqlite.schema import guarded_tables, record_definitions
 from replicate.region.sqlite.sql.elements import element_of
 from replicate.region.sqlite.sql.names import fold, quote
 from replicate.region.sqlite.sql.statements import Statement, qualifies
-from replicate.region.sqlite.wide import read_rows
+from replicate.region.sqlite.wide_rows import read_rows
 
 
 class Definitions:

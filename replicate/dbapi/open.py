@@ -16,7 +16,7 @@ from urllib.parse import quote as percent_encoded
 import apsw
 
 from replicate.dbapi import second_library
-from replicate.dbapi.opened import Named, Sites
+from replicate.dbapi.region_access import Named, Sites
 from replicate.door.door import Door
 from replicate.door.primary import RegionSession
 from replicate.door.recovery.opening import close_door, open_door

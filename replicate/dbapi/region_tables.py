@@ -8,7 +8,7 @@ Leaves to others: which version a transaction sees (the door).
 from __future__ import annotations
 
 from replicate.dbapi.connection_functions import ConnectionFunctions
-from replicate.dbapi.opened import Neighbours
+from replicate.dbapi.region_access import Neighbours
 from replicate.dbapi.regions import Regions
 from replicate.region.sqlite.capture.tables import TableMap, read_table_map
 from replicate.region.sqlite.schema import recorded_definitions

@@ -21,8 +21,8 @@ from replicate.dbapi.attachments import Attachments
 from replicate.dbapi.comments import register_comment, write_comment
 from replicate.dbapi.connection_functions import ConnectionFunctions
 from replicate.dbapi.definitions import Definitions
-from replicate.dbapi.opened import Opened
 from replicate.dbapi.prepare import can_prepare, prepare
+from replicate.dbapi.region_access import Opened
 from replicate.dbapi.region_tables import RegionTables
 from replicate.dbapi.regions import Regions
 from replicate.dbapi.returned_rows import Rows, keep_rows

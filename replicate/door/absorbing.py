@@ -16,6 +16,7 @@ from replicate.door.recovery.opening import make_chain
 from replicate.door.recovery.redo_region import redo_region
 from replicate.instance.instance import Instance
 from replicate.journal.frame import FIXED_ELEMENTS
+from replicate.journal.merged_large import as_its_writer_wrote, told_and_written
 from replicate.journal.reader import ChainReader, LargeTransaction, SparseIndex
 from replicate.journal.record import (
     CHANGES_BEGIN,
@@ -29,7 +30,6 @@ from replicate.journal.record import (
     unpacker,
 )
 from replicate.journal.walk import walk
-from replicate.journal.written import as_its_writer_wrote, told_and_written
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM
 from replicate.model.registers import Stamp
 from replicate.model.transaction import Kind, Op

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, NoReturn
 
+from replicate.door.appended_segment import NewestSegment
 from replicate.door.durability import Durability
-from replicate.door.end import NewestSegment
 from replicate.door.ledger import ADOPTS, APPENDS, SWITCHES, TAKES, Allotted, Ledger, Moved
 from replicate.door.lock import CommitLock
 from replicate.door.received_range import enter_taken, finish_taken, mend_taken

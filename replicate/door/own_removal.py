@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from replicate.door.ledger import Moved
 from replicate.door.secondary import ApplySession
+from replicate.journal.merged_large import piece_told
 from replicate.journal.record import (
     kind_of,
     mixed,
@@ -30,7 +31,6 @@ from replicate.journal.record import (
 from replicate.journal.retelling import FRAMED_BYTES_MAX
 from replicate.journal.spool import Spool, large_payload_of, split
 from replicate.journal.walk import PiecedBatch, Pieces
-from replicate.journal.written import piece_told
 from replicate.limits import FRAME_CHANGES_MAX, PARTITION_STREAM
 from replicate.model.moment import CSN_COUNTER_BITS
 from replicate.model.registers import NEVER, Stamp

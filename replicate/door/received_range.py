@@ -12,7 +12,7 @@ Leaves to others: the commit lock, which the caller holds; rows, and where the r
 
 from __future__ import annotations
 
-from replicate.door.end import NewestSegment
+from replicate.door.appended_segment import NewestSegment
 from replicate.door.ledger import TAKES, Ledger
 from replicate.errors import DamagedError, JournalIOError, JournalMissingError, TryAgainError
 from replicate.journal.prepared_segment import AsideSegment

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 
-from replicate.door.end import NewestSegment
+from replicate.door.appended_segment import NewestSegment
 from replicate.door.ledger import ADOPTS, Allotted, Ledger
 from replicate.door.recovery.journal_end import void_payload
 from replicate.errors import JournalIOError, OutcomeUnknownError

@@ -20,7 +20,7 @@ import trio
 
 from replicate.errors import FilterError
 from replicate.filters.conversation import FilterTalk
-from replicate.filters.form import DO
+from replicate.filters.encoding import DO
 from replicate.filters.program import Program
 from replicate.filters.restating import StreamItem
 

@@ -23,8 +23,8 @@ from typing import Any, Final
 import msgpack
 
 from replicate.errors import DamagedError, FilterError, InternalError
+from replicate.filters.encoding import DO, Form, read_line, refuse, shown
 from replicate.filters.events import EventWriter, Tables, read_change
-from replicate.filters.form import DO, Form, read_line, refuse, shown
 from replicate.filters.restating import Restating, StreamItem, StreamLarge, StreamParts
 from replicate.journal.frame import FIXED_ELEMENTS, FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES
 from replicate.journal.record import (

@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgpack
 
 from replicate.errors import DamagedError, FormatUnknownError, JournalDamagedError
-from replicate.filters.form import Form, Layout, json_event, json_value, msgpack_event, refuse, shown
+from replicate.filters.encoding import Form, Layout, json_event, json_value, msgpack_event, refuse, shown
 from replicate.limits import PARTITION_STREAM
 from replicate.model.moment import iso, wall_us
 from replicate.model.transaction import (

@@ -20,7 +20,7 @@ from typing import Final
 from xxhash import xxh3_64
 
 from replicate.errors import ConfigurationError, FilterError
-from replicate.filters.form import DO, Form
+from replicate.filters.encoding import DO, Form
 
 _CALLABLE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 _READ_BYTES: Final = 1 << 20

@@ -32,7 +32,7 @@ from replicate.lost.file import LARGE_NAMES
 from replicate.lost.undelivered import PeerPosition, Undelivered
 from replicate.model.transaction import Catalogue, Kind, RegionChange, Transaction
 from replicate.pool.receive_pool import ReceivePool, RecordKind
-from replicate.region.sqlite.how_far import last_seqno_of
+from replicate.region.sqlite.region_state import last_seqno_of
 
 
 @dataclass(frozen=True, slots=True)

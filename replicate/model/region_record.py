@@ -2,7 +2,7 @@
 
 It begins with a REGION change. For a database without rows, what makes it follows: SCHEMA changes (its header, then
 each object), DEFINEs and SEQUENCE changes. A site that lacks the region makes its file of these before it applies the
-transaction (update_process/arrival.py); so of this transaction only DEFINEs are ever applied or redone
+transaction (update_process/region_arrival.py); so of this transaction only DEFINEs are ever applied or redone
 (`without_making`). A database with rows has DEFINEs alone: a secondary that lacks it first enters the name among the
 *waiting* regions of its instance file. From then on it journals every transaction whole, so that numbers, chains and
 third sites stay in step, and leaves out what is of that region, until a seed brings it.

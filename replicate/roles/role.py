@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from replicate.compare.patrolled import forget_patrolled
+from replicate.compare.patrol_found import forget_patrolled
 from replicate.door.door import Door
 from replicate.door.recovery.opening import close_door, open_door, require_seeded
 from replicate.door.recovery.redo_region import redo_region

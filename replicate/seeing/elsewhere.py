@@ -3,7 +3,7 @@
 Guarantees: its picture is the one that the page there shows; it is asked for the times of curves that somebody wants
 here, and for nothing else. While it is not reached the picture says since when, and why; what was before stays, and
 nothing of now is shown. A clock that differs there does not make it older or younger.
-Leaves to others: the connection (page_client.py), what is told (retold.py), when to look (instance_view.py).
+Leaves to others: the connection (page_client.py), what is told (read_picture.py), when to look (instance_view.py).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from replicate.model.moment import shown_us
 from replicate.seeing.curve import NOT_KNOWN
 from replicate.seeing.page_client import PageClient
 from replicate.seeing.picture import COLUMNS, InstancePicture, unreadable
-from replicate.seeing.retold import ToldPage, read_tables, read_told
-from replicate.seeing.told import PAST_S, PAST_USUAL_S, RecordTable
+from replicate.seeing.picture_json import PAST_S, PAST_USUAL_S, RecordTable
+from replicate.seeing.read_picture import ToldPage, read_tables, read_told
 
 PERIOD_S: Final = 0.25
 WANTED_S: Final = 10.0

@@ -16,7 +16,7 @@ from replicate.compare.seen_by import seen_by
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.pool.shared_memory import PoolKind, SharedMemory
-from replicate.seeing.told import RecordTable
+from replicate.seeing.picture_json import RecordTable
 from replicate.transfer.packet.matrix import matrix_of
 
 NEEDS: Final = ("journal", "region")

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicate.compare.index_found import look_at_indexes
-from replicate.compare.last import Compared, look_at_compared
-from replicate.compare.patrolled import Patrolled, look_at_patrolled
+from replicate.compare.last_compare import Compared, look_at_compared
+from replicate.compare.patrol_found import Patrolled, look_at_patrolled
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.heard import now as this_moment
 from replicate.daemon.heard import read_facts, utc
@@ -49,7 +49,7 @@ from replicate.model.findings import Finding
 from replicate.model.wish import told_what
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
-from replicate.region.sqlite.how_far import look_at
+from replicate.region.sqlite.region_state import look_at
 from replicate.security.tls_files import TlsFiles, certificate_findings
 from replicate.status.clocks import clock_findings
 from replicate.status.comparing import ComparedReport, RepairedReport, compared_findings
@@ -57,7 +57,7 @@ from replicate.status.indexes import index_findings, indexes_report
 from replicate.status.journal import ClosedJournal, look_at_closed_journal
 from replicate.status.listens import listens
 from replicate.status.merging import merging_findings, who_has_what
-from replicate.status.others import OtherInstance, look_for, placed
+from replicate.status.other_instances import OtherInstance, look_for, placed
 from replicate.status.packets import hears_by_packets, look_at_packets, were_level_by_packets
 from replicate.status.patrol import patrol_findings, patrol_report
 from replicate.status.report import (

@@ -2,14 +2,14 @@
 
 Guarantees: what is called verified was found equal; each range that differs is in one finding, with the commands that
 show the rows and mend them.
-Leaves to others: what was found (compare/patrolled.py), clocks.
+Leaves to others: what was found (compare/patrol_found.py), clocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from replicate.compare.patrolled import Different, Patrolled
+from replicate.compare.patrol_found import Different, Patrolled
 from replicate.model.findings import Finding
 from replicate.status.comparing import ago
 from replicate.status.report import PatrolReport

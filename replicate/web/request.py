@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from replicate.seeing.told import PAST_S, PAST_USUAL_S
+from replicate.seeing.picture_json import PAST_S, PAST_USUAL_S
 
 ASSETS: Final[Mapping[str, tuple[str, str]]] = {
     "/": ("page.html", "text/html; charset=utf-8"),

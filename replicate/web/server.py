@@ -3,7 +3,7 @@
 Guarantees: at most CONNECTIONS_MAX at once, of which STREAMS_MAX are streams; a request comes whole within REQUEST_S,
 and has a head of HEAD_BYTES_MAX at most; a client that does not read for SEND_S is closed. Nothing that is sent changes
 anything. A hostile client costs its own connection, and no memory is left of one that has gone.
-Leaves to others: who may see it (request.py), what is shown (seeing/, told.py).
+Leaves to others: who may see it (request.py), what is shown (seeing/, picture_json.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from replicate.daemon.admission import Admission, Guest, Standing
 from replicate.daemon.listening import Callers
 from replicate.errors import PrerequisiteMissingError
 from replicate.seeing.instance_view import InstanceLooker
-from replicate.seeing.told import POINTS, told, told_tables
+from replicate.seeing.picture_json import POINTS, told, told_tables
 from replicate.web.request import ASSETS, EVENTS, PICTURES, SECURITY_HEADERS, Asked, PageGuard, TurnedAway
 
 if TYPE_CHECKING:

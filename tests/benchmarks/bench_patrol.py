@@ -35,9 +35,9 @@ from replicate.bench.catch_up import VALUE_BYTES, catch_up, write
 from replicate.bench.latency import latency
 from replicate.bench.street import Bench
 from replicate.compare.index_found import look_at_indexes
-from replicate.compare.patrolled import Outcome, look_at_patrolled
+from replicate.compare.patrol_found import Outcome, look_at_patrolled
+from replicate.compare.patrol_rounds import Place
 from replicate.compare.range_check import take_range, verify
-from replicate.compare.rounds import Place
 from replicate.instance.instance import Instance
 from replicate.region.sqlite.digest import digest_region
 from replicate.region.sqlite.snapshot import reading

@@ -2,7 +2,7 @@
 
 Guarantees: `product_failpoints` reads the source, so a failpoint that somebody adds is found at once; a test fails
 until it stands in PLACES with the class of rounds that reaches it.
-Refuses to know: what is at the places, and how a round is run (rounds.py).
+Refuses to know: what is at the places, and how a round is run (patrol_rounds.py).
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ PLACES: Final[dict[str, tuple[str, ...]]] = {
 """Failpoint -> the classes of rounds in which a process dies there."""
 
 ELSEWHERE: Final = (
-    "update_process/replay/", "update_process/arrival.py", "replicate/roles/", "replicate/lost/",
+    "update_process/replay/", "update_process/region_arrival.py", "replicate/roles/", "replicate/lost/",
     "source_server/handover.py", "receiver_server/handover.py", "replicate/compare/repair.py",
-    "replicate/admin/freezing.py", "replicate/transfer/seed/alone.py",
+    "replicate/admin/freezing.py", "replicate/transfer/seed/some_regions.py",
     "replicate/transfer/seed/partition.py", "replicate/admin/dropping.py", "replicate/admin/partition_release.py",
     "replicate/admin/subscriptions.py",
     "replicate/transfer/packet/",

@@ -18,10 +18,10 @@ from typing import Any, Final
 from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
 from replicate.instance.instance import Instance
+from replicate.journal.merged_large import as_its_writer_wrote, told_and_written
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch, as_written, decode, decode_changes
 from replicate.journal.walk import walk
-from replicate.journal.written import as_its_writer_wrote, told_and_written
 from replicate.limits import PARTITION_STREAM
 from replicate.model.registers import same_value
 from replicate.model.seen import merged_told

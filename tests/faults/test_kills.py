@@ -35,7 +35,7 @@ def test_every_failpoint_of_the_product_is_known_to_the_campaign() -> None:
     for test in (
         "tests/receiver_server/test_returning.py",
         "tests/replicate/compare/test_repair.py",
-        "tests/replicate/transfer/seed/test_alone.py",
+        "tests/replicate/transfer/seed/test_some_regions.py",
         "tests/replicate/transfer/seed/test_partition.py",
         "tests/replicate/journal/test_reserve.py",
     ):

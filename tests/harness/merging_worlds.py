@@ -16,10 +16,10 @@ from typing import Any
 
 from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
+from replicate.journal.merged_large import as_its_writer_wrote, told_and_written
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import as_written, decode, decode_changes, read_head
 from replicate.journal.walk import walk
-from replicate.journal.written import as_its_writer_wrote, told_and_written
 from replicate.model.transaction import RowChange
 from replicate.region.sqlite.mergeable import column_groups
 from replicate.region.sqlite.open import open_region

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from replicate.filters.conversation import FilterTalk
-from replicate.filters.form import Form
+from replicate.filters.encoding import Form
 from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
 from replicate.journal.record import FrameBatch, decode, large_payload, pack_changes, pack_frame, pack_part
 from replicate.limits import PART_BYTES

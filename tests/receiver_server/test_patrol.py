@@ -14,9 +14,9 @@ import trio
 
 from receiver_server.patrol import WAITING_MAX, PatrolFound, Verifying
 from replicate.admin.regions import add_region
-from replicate.compare.patrolled import Outcome, RangeVerdict, forget_patrolled, look_at_patrolled, settle_patrolled
+from replicate.compare.patrol_found import Outcome, RangeVerdict, forget_patrolled, look_at_patrolled, settle_patrolled
+from replicate.compare.patrol_rounds import Place
 from replicate.compare.range_check import take_range, verify
-from replicate.compare.rounds import Place
 from replicate.daemon.index_patrol import IndexPatrol
 from replicate.errors import BusyError, JournalIOError, RegionDamagedError
 from replicate.instance.instance import Instance

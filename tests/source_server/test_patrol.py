@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from replicate.admin import partitions
-from replicate.compare.rounds import Place
+from replicate.compare.patrol_rounds import Place
 from replicate.errors import InternalError
 from replicate.filters.rows import RowSelection
 from replicate.filters.selection import PartitionSelection

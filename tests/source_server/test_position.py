@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from replicate.compare.last import look_at_compared, note_compared
+from replicate.compare.last_compare import look_at_compared, note_compared
 from replicate.daemon.daemon import DaemonContext
 from replicate.door.pruning import _Pruning
 from replicate.door.recovery.opening import close_door, lower_consumers, make_chain, open_door

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from replicate.compare.index_found import look_at_indexes
-from replicate.compare.patrolled import look_at_patrolled
+from replicate.compare.patrol_found import look_at_patrolled
 from tests.harness.conflicting import spoil_database
 from tests.harness.planted import PLANTS, ROWS, SCHEMA
 from tests.harness.stale_index import flip_in_tree

@@ -34,8 +34,8 @@ from update_process.applier import Applier
 from update_process.packet_feed import FeedRecord, records_of
 from update_process.replay.apply import Told
 from update_process.replay.command import SparkSessions, apply_session
+from update_process.replay.local_applier import work_off
 from update_process.replay.unpacking import Imported
-from update_process.replay.working import work_off
 
 
 def goes_by_transactions(instance: Instance, packets: Iterable[PacketSummary]) -> bool:

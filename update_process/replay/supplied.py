@@ -50,8 +50,8 @@ from replicate.wire.message import RefuseCode
 from update_process.packet_feed import PacketFeed
 from update_process.replay.apply import Told
 from update_process.replay.command import SparkSessions, apply_session, refuse_frozen
+from update_process.replay.local_applier import work_off
 from update_process.replay.unpacking import Imported, unpack, unpacking_room
-from update_process.replay.working import work_off
 from update_process.supplied import SupplierApplier
 
 NAMED_MAX: Final = 4

@@ -28,11 +28,11 @@ from replicate.region.sqlite.bookkeeping import (
     write_slot,
     write_state,
 )
-from replicate.region.sqlite.empty import ADDED_AS
 from replicate.region.sqlite.feed import check_schema, let_others_in
 from replicate.region.sqlite.open import errno_of, open_region
-from replicate.region.sqlite.opened import Naming, OpenedFile
-from replicate.region.sqlite.take_rows import beside, drop_some, take_checkpoint, take_rows
+from replicate.region.sqlite.open_region import Naming, OpenedFile
+from replicate.region.sqlite.partition_rows import beside, drop_some, take_checkpoint, take_rows
+from replicate.region.sqlite.schema_copy import ADDED_AS
 
 
 class AppliedFile(OpenedFile):
@@ -104,7 +104,7 @@ class AppliedFile(OpenedFile):
                 write_slot(self.connection, slot, None)
 
     def beside(self, copy: str | os.PathLike[str]) -> AbstractContextManager[None]:
-        """As in take_rows.py."""
+        """As in partition_rows.py."""
         return beside(self.connection, copy)
 
     def take_rows(
@@ -117,7 +117,7 @@ class AppliedFile(OpenedFile):
             return take_rows(self.connection, keeps, told, has_copy=copy)
 
     def drop_some(self, keeps: Callable[[int], bool], rows_max: int) -> int:
-        """As in take_rows.py."""
+        """As in partition_rows.py."""
         with Naming(self.where):
             return drop_some(self.connection, keeps, rows_max)
 

@@ -38,7 +38,7 @@ from replicate.region.sqlite.schema import (
     user_tables,
 )
 from replicate.region.sqlite.sql.names import quote
-from replicate.region.sqlite.wide import read_rows
+from replicate.region.sqlite.wide_rows import read_rows
 
 CHUNK_ROWS: Final = 500
 """Part of the canonical encoding: another number gives other digests."""

@@ -15,7 +15,7 @@ import apsw
 from replicate.region.sqlite.checkpoint import checkpoint, sync_wal
 from replicate.region.sqlite.forensics.older_than_wal import may_have_frames
 from replicate.region.sqlite.open import check_same_file, note_held, region_facts
-from replicate.region.sqlite.opened import Naming, open_to_read
+from replicate.region.sqlite.open_region import Naming, open_to_read
 from replicate.region.sqlite.writing import FileWriter
 
 if TYPE_CHECKING:

@@ -55,7 +55,7 @@ from replicate.region.sqlite.bookkeeping import (
 from replicate.region.sqlite.functions import bring
 from replicate.region.sqlite.guards import install_guards, register_guard, remove_guards
 from replicate.region.sqlite.idle_region import write_held
-from replicate.region.sqlite.reading import Reading
+from replicate.region.sqlite.read_progress import Reading
 from replicate.system.files import check_writable
 from replicate.system.os_errors import exhausted, lacking_descriptors
 

@@ -17,9 +17,9 @@ import apsw
 
 from replicate.region.sqlite.adopt_copy import becoming_whole
 from replicate.region.sqlite.open import remove, write_transaction
-from replicate.region.sqlite.partial import take_out
 from replicate.region.sqlite.schema import recorded_definitions
 from replicate.region.sqlite.sql.names import is_own, quote
+from replicate.region.sqlite.take_out_rows import take_out
 from replicate.region.sqlite.virtual_tables import VIEWS, shadow_tables, virtual_tables
 
 _OBJECTS: Final = "SELECT name, sql, tbl_name FROM main.sqlite_schema WHERE type = ? AND sql IS NOT NULL ORDER BY rowid"

@@ -4,8 +4,8 @@ Guarantees: equal rows give equal digests on any machine, in whatever order they
 rows' hashes, modulo 2^128. So a later change is taken out by its images alone (`Later`), and two sites compare a range
 as it was at one transaction while both go on. The ranges of a table leave nothing out: each begins after the key at
 which the one before it ended, and the last one has no end. Memory holds one row.
-Leaves to others: which range is next (compare/rounds.py), and where later changes are read. Every call is within the
-caller's read transaction.
+Leaves to others: which range is next (compare/patrol_rounds.py), and where later changes are read. Every call is within
+the caller's read transaction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from replicate.region.sqlite.feed import own_tables
 from replicate.region.sqlite.own_counters import counted_apart
 from replicate.region.sqlite.schema import COUNTERS, read_definition, schema_objects, user_tables
 from replicate.region.sqlite.sql.names import quote
-from replicate.region.sqlite.wide import read_rows
+from replicate.region.sqlite.wide_rows import read_rows
 
 SCHEMA: Final = ""
 """In the place of a table's name: the definitions of all tables, indexes, views and triggers."""

@@ -26,7 +26,7 @@ from replicate.region.sqlite.bookkeeping import (
 )
 from replicate.region.sqlite.idle_region import forget_held, may_lack_from, write_held
 from replicate.region.sqlite.open import open_region, write_transaction
-from replicate.region.sqlite.opened import OpenedFile
+from replicate.region.sqlite.open_region import OpenedFile
 from replicate.region.sqlite.turn_role import note_taken_back
 
 SYNCED: Final = "PRAGMA main.synchronous = FULL"

@@ -19,7 +19,7 @@ import apsw
 from replicate.errors import AlreadyExistsError, BusyError
 from replicate.region.sqlite.bookkeeping import is_region
 from replicate.region.sqlite.open import open_region, translate
-from replicate.region.sqlite.opened import OpenedFile
+from replicate.region.sqlite.open_region import OpenedFile
 from replicate.region.sqlite.schema import recorded_definitions
 from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.virtual_tables import MODULES, shadow_tables, virtual_tables

@@ -31,7 +31,7 @@ from replicate.region.sqlite.bookkeeping import (
 from replicate.region.sqlite.capture.capture import ELEMENTS_PER_CHANGE
 from replicate.region.sqlite.mergeable import unmergeable, unsummable
 from replicate.region.sqlite.open import errno_of, open_region, translate
-from replicate.region.sqlite.opened import OpenedFile
+from replicate.region.sqlite.open_region import OpenedFile
 from replicate.region.sqlite.own_counters import OwnCounters, counted_out, own_places
 from replicate.region.sqlite.row_stamps import forget_stamps
 from replicate.region.sqlite.schema import recorded_definitions, tell_by_key

@@ -23,10 +23,10 @@ from replicate.errors import DivergedError, JournalMissingError, NotFoundError, 
 from replicate.instance.consumers import read_consumer, read_hold
 from replicate.instance.instance import STAGE_DIRECTORY, Instance
 from replicate.journal.header import SegmentHeader
+from replicate.journal.merged_large import WrittenLarge, written_by
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import read_head
 from replicate.journal.segment import catalogue_frame, read_exactly
-from replicate.journal.written import WrittenLarge, written_by
 from replicate.limits import FRAME_BYTES_MAX, KIB, MIB
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position

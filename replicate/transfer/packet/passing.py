@@ -49,7 +49,7 @@ class Passing(Protocol):
 
     def large(self, found: LargeHere) -> bytes | LargeTold | None:
         """In the place of a large transaction, b"": nothing; None: it goes itself. Where that is large, too, the frame
-        that commits it (journal/written.py)."""
+        that commits it (journal/merged_large.py)."""
 
 
 @dataclass(frozen=True, slots=True)

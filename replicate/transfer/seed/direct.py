@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from replicate.compare.last import forget_compared
+from replicate.compare.last_compare import forget_compared
 from replicate.door.door import Door
 from replicate.door.recovery.opening import ROLLBACK_MARKER, make_chain
 from replicate.door.snapshot import door_of, take_absorbed
@@ -24,9 +24,8 @@ from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import Consumer, write_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.model.vector import Position
-from replicate.region.sqlite.partial import take_out
 from replicate.region.sqlite.snapshot import copy_pages
-from replicate.transfer.seed.alone import is_past
+from replicate.region.sqlite.take_out_rows import take_out
 from replicate.transfer.seed.filtered import refuse_from, refuse_into
 from replicate.transfer.seed.install import (
     Progress,
@@ -43,6 +42,7 @@ from replicate.transfer.seed.install import (
 )
 from replicate.transfer.seed.make import leaves, leaving, register_consumer, require_whole
 from replicate.transfer.seed.rows import place_rows_in, require_wanted
+from replicate.transfer.seed.some_regions import is_past
 
 LOCK_TIMEOUT_S: Final = 30.0
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from replicate.compare.last import note_seeded
+from replicate.compare.last_compare import note_seeded
 from replicate.daemon.files import SEED, DaemonFiles, forget_failures
 from replicate.door.recovery.opening import ROLLBACK_MARKER, SEEDING_MARKER, begin_journal
 from replicate.errors import (
@@ -42,7 +42,7 @@ from replicate.region.sqlite.adopt_copy import adopt_at
 from replicate.region.sqlite.bookkeeping import is_region, read_identity
 from replicate.region.sqlite.feed import others_tables
 from replicate.region.sqlite.open import open_region
-from replicate.region.sqlite.partial import take_out
+from replicate.region.sqlite.take_out_rows import take_out
 from replicate.system.failpoint import hit
 from replicate.system.files import remove_file, replace_file, sync_directory
 from replicate.system.locks import FileLock

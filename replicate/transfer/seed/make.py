@@ -41,8 +41,8 @@ from replicate.model.column_list import WHOLE
 from replicate.model.elements import elements_in
 from replicate.model.subscription import Rows
 from replicate.pool import control as word
-from replicate.region.sqlite.partial import Shares, take_out
 from replicate.region.sqlite.snapshot import copy_pages, size_of
+from replicate.region.sqlite.take_out_rows import Shares, take_out
 from replicate.transfer.container import NO_ID, SeedHeader, SeedRegion, file_bytes, pack_catalogue
 from replicate.transfer.seed.file import SPARE_BYTES, SeedWriter, require_absent, require_free
 from replicate.transfer.seed.filtered import refuse_from

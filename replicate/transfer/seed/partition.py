@@ -7,7 +7,8 @@
 Guarantees: they are held only with all rows, level with the others; readers see none of them before, or all. What is
 received goes on meanwhile; what is applied pauses while rows are put in. Killed anywhere, the same command goes on, or
 begins again; nothing of it is held then.
-Leaves to others: where the copy comes from (make.py, request.py), and how rows are put in (region/sqlite/take_rows.py).
+Leaves to others: where the copy comes from (make.py, request.py), and how rows are put in
+(region/sqlite/partition_rows.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from replicate.compare.last import note_seeded
+from replicate.compare.last_compare import note_seeded
 from replicate.daemon.last_run import start_again
 from replicate.door.door import Door
 from replicate.door.recovery.opening import close_door, make_chain, require_seeded
@@ -46,16 +47,16 @@ from replicate.region.kind import KIND
 from replicate.region.protocol import ScrRow
 from replicate.region.sqlite.adopt_copy import adopt_at
 from replicate.region.sqlite.functions import set_init
-from replicate.region.sqlite.partial import take_out
+from replicate.region.sqlite.take_out_rows import take_out
 from replicate.system.failpoint import hit
 from replicate.transfer.container import SeedHeader
-from replicate.transfer.seed.alone import Told, prove_same_past, update_aside, wait_for_applied
 from replicate.transfer.seed.file import SeedReader, require_free
 from replicate.transfer.seed.filtered import refuse_beside
 from replicate.transfer.seed.incoming import Incoming, seed_directory
 from replicate.transfer.seed.install import check_header, copies_directory, extract, seed_lock, silent
 from replicate.transfer.seed.make import make_seed, require_partitions
 from replicate.transfer.seed.rows import check_rows, shares_of, tables_by_partition
+from replicate.transfer.seed.some_regions import Told, prove_same_past, update_aside, wait_for_applied
 
 STREAM_WAIT_S: Final = 60.0
 LOOK_S: Final = 0.1

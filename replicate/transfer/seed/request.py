@@ -30,7 +30,6 @@ from replicate.errors import (
 from replicate.instance.instance import Instance
 from replicate.model.start_command import again_command
 from replicate.system.failpoint import hit
-from replicate.transfer.seed.alone import check_part, filling, install_checked_alone
 from replicate.transfer.seed.file import SeedReader
 from replicate.transfer.seed.incoming import (
     COMMAND_FORMAT,
@@ -42,6 +41,7 @@ from replicate.transfer.seed.incoming import (
 )
 from replicate.transfer.seed.install import Seeded, check_secondary, install_file_locked, seed_lock
 from replicate.transfer.seed.partition import Loaded, give_up, loading, take_in
+from replicate.transfer.seed.some_regions import check_part, filling, install_checked_alone
 from replicate.wire.message import RefuseCode
 
 SOURCE_WAIT_S: Final = 60.0

@@ -3,7 +3,7 @@
 Guarantees: what a copy keeps is what the stream brings from there on: one wish, one reading of it. A wish for a table
 that the copy has not, or has not so, or that cannot do without a column, is refused by name before anything here is
 given up. A secondary with some rows is copied from for those only who want these.
-Leaves to others: taking the rest out (region/sqlite/partial.py), and when a wish is in force.
+Leaves to others: taking the rest out (region/sqlite/take_out_rows.py), and when a wish is in force.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from replicate.model.column_list import WHOLE, TableShare
 from replicate.model.subscription import Rows, Table
 from replicate.model.transaction import TableDefinition
 from replicate.model.wish import told_wish
-from replicate.region.sqlite.empty import reading
-from replicate.region.sqlite.partial import Shares
 from replicate.region.sqlite.schema import recorded_definitions
+from replicate.region.sqlite.schema_copy import reading
 from replicate.region.sqlite.table_facts import require_bearable
+from replicate.region.sqlite.take_out_rows import Shares
 from replicate.transfer.container import SeedHeader
 from replicate.wire.introduction import refusal
 from replicate.wire.message import RefuseCode

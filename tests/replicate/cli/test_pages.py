@@ -13,7 +13,7 @@ from replicate.errors import ConfigurationError
 from tests.harness.certificates import Authority
 from tests.harness.pair import Pair
 from tests.harness.raw_page import answer, raw_page
-from tests.replicate.seeing.test_retold import TOLD
+from tests.replicate.seeing.test_read_picture import TOLD
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from replicate.cli.progress import (
     tell_seed,
 )
 from replicate.compare.compare import CompareProgress as CompareStep
-from replicate.transfer.seed.alone import WAITING
 from replicate.transfer.seed.partition import PUTTING_IN, ROLLING
+from replicate.transfer.seed.some_regions import WAITING
 from update_process.replay.apply import Progress
 from update_process.replay.archive.archive import Step
 

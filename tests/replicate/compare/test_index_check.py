@@ -10,7 +10,7 @@ import pytest
 from replicate.compare import index_check
 from replicate.compare.index_check import take_slice
 from replicate.compare.index_found import IndexDamage, Looked
-from replicate.compare.rounds import Place
+from replicate.compare.patrol_rounds import Place
 from replicate.instance.instance import Instance
 from tests.harness.pair import Pair
 from tests.harness.stale_index import change_behind_index, flip_in_tree

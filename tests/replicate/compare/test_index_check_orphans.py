@@ -11,7 +11,7 @@ import pytest
 from replicate.compare import index_check
 from replicate.compare.index_check import take_slice
 from replicate.compare.index_found import IndexesFound, Looked, OrphanRows, note_indexes, with_part
-from replicate.compare.rounds import Place
+from replicate.compare.patrol_rounds import Place
 from replicate.instance.instance import Instance
 from replicate.roles.merges import orphans
 from replicate.status.collect import collect

@@ -25,7 +25,7 @@ from replicate.compare.index_found import (
     standing_at,
     with_part,
 )
-from replicate.compare.rounds import Place
+from replicate.compare.patrol_rounds import Place
 
 ONE = IndexDamage("main", "t", "i", "lacks the entry of the row", "7", 100)
 LONELY = OrphanRows("main", "t", "parent", "7", 2, 100)

@@ -12,8 +12,8 @@ import pytest
 from replicate.admin import partitions, subscriptions
 from replicate.admin.regions import add_region
 from replicate.admin.schema_run import run_schema
+from replicate.compare.patrol_rounds import Place
 from replicate.compare.range_check import Outcome, Taken, as_of, skip_table, take_range, verify
-from replicate.compare.rounds import Place
 from replicate.instance.instance import Instance
 from replicate.model.elements import DEFINITION, PLACED, SECTION, STORAGE
 from replicate.wire.message import Check

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import pytest
 
 from replicate.admin.regions import add_region
-from replicate.compare.patrolled import Outcome
+from replicate.compare.patrol_found import Outcome
+from replicate.compare.patrol_rounds import Place
 from replicate.compare.range_check import as_of, take_range, verify
-from replicate.compare.rounds import Place
 from replicate.wire.message import Check
 from tests.harness.pair import Pair
 from tests.harness.planted import PLANTS, ROWS, SCHEMA

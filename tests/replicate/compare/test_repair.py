@@ -16,7 +16,7 @@ import pytest
 from replicate.admin.regions import add_region
 from replicate.compare import repair as module
 from replicate.compare.compare import compare
-from replicate.compare.last import look_at_compared, note_seeded
+from replicate.compare.last_compare import look_at_compared, note_seeded
 from replicate.compare.repair import Repair, repair
 from replicate.errors import ConflictError, TryAgainError, UsageError
 from replicate.instance.instance import Instance

@@ -11,9 +11,9 @@ import pytest
 from replicate.admin import subscriptions
 from replicate.compare.compare import compare, digest
 from replicate.compare.digest import compare_digests
+from replicate.compare.patrol_rounds import Place
 from replicate.compare.range_check import Outcome, take_range, verify
 from replicate.compare.repair import repair
-from replicate.compare.rounds import Place
 from replicate.compare.some_rows import SomeRows
 from replicate.errors import UsageError
 from replicate.filters.rows import RowSelection

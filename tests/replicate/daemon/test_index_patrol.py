@@ -14,7 +14,7 @@ import trio
 from replicate.admin.reindexing import reindex_region
 from replicate.compare import index_check
 from replicate.compare.index_found import Looked, OrphanRows, look_at_indexes
-from replicate.compare.rounds import Place
+from replicate.compare.patrol_rounds import Place
 from replicate.daemon import index_patrol
 from replicate.daemon.index_patrol import IndexPatrol
 from replicate.errors import DiskFullError

@@ -11,8 +11,8 @@ import pytest
 from replicate.door import own_removal
 from replicate.door.own_removal import REMOVES
 from replicate.errors import NotWriterError
+from replicate.journal.merged_large import told_and_written
 from replicate.journal.record import read_head
-from replicate.journal.written import told_and_written
 from replicate.model.transaction import Kind, Op
 from replicate.roles.writing import share
 from tests.harness.instances import lose_pool, restore_region, save_region

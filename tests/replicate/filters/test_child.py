@@ -14,7 +14,7 @@ import trio
 from replicate.errors import FilterError
 from replicate.filters.child import LINES_MAX, FilterChild
 from replicate.filters.conversation import FilterTalk
-from replicate.filters.form import Form
+from replicate.filters.encoding import Form
 from replicate.filters.program import program
 from replicate.filters.restating import StreamItem
 from replicate.journal.record import FrameBatch

@@ -11,7 +11,7 @@ import pytest
 
 from replicate.errors import DamagedError, FilterError, FormatUnknownError, InternalError
 from replicate.filters.conversation import WAITING_BYTES_MAX
-from replicate.filters.form import Form
+from replicate.filters.encoding import Form
 from replicate.filters.restating import StreamLarge, StreamParts
 from replicate.journal.record import FrameBatch, decode, read_part, unpacker
 from replicate.limits import FILTER_EVENT_BYTES_MAX, FRAME_BYTES_MAX, MIB

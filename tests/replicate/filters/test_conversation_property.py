@@ -17,7 +17,7 @@ from replicate.compare.compare import compare
 from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
 from replicate.filters.conversation import FilterTalk
-from replicate.filters.form import Form
+from replicate.filters.encoding import Form
 from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch, read_part

@@ -8,8 +8,8 @@ from typing import Any
 import msgpack
 import pytest
 
+from replicate.filters.encoding import EXACT_MAX, Form, read_line
 from replicate.filters.events import EventWriter, Tables, read_change
-from replicate.filters.form import EXACT_MAX, Form, read_line
 from replicate.journal.record import pack_changes
 from replicate.model.transaction import Op
 from tests.harness.talking import DELETE, INSERT, LOOSE, UPDATE, known

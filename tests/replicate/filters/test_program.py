@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from replicate.errors import ConfigurationError, FilterError
-from replicate.filters.form import Form
+from replicate.filters.encoding import Form
 from replicate.filters.program import program
 
 

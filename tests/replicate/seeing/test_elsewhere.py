@@ -13,9 +13,9 @@ from replicate.seeing.curve import CurvePoint
 from replicate.seeing.elsewhere import PERIOD_S, WANTED_S, ElsewhereView, cut, names_on, page_past_s
 from replicate.seeing.page_client import PageAddress, PageClient
 from replicate.seeing.picture import InstancePicture, ShownCurve, ShownEvent, ShownLane
-from replicate.seeing.told import RecordTable, told, told_tables
+from replicate.seeing.picture_json import RecordTable, told, told_tables
 from tests.replicate.seeing.test_history import us
-from tests.replicate.seeing.test_retold import some_pictures
+from tests.replicate.seeing.test_read_picture import some_pictures
 
 URL = "https://db2:7480"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from replicate.errors import FilterError
-from replicate.filters.form import DO
+from replicate.filters.encoding import DO
 from replicate.model.start_command import start_command
 from replicate.settings.load import SETTINGS, convert
 from replicate.status.report import DaemonReport, JournalReport, PeerReport, Status, bottleneck, findings

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from replicate.compare.patrolled import Different, Patrolled, Round
+from replicate.compare.patrol_found import Different, Patrolled, Round
 from replicate.status.patrol import patrol_findings, patrol_report
 
 NOW = 10**19

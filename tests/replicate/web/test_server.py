@@ -20,7 +20,7 @@ from replicate.security.tls_files import TlsFiles
 from replicate.seeing.elsewhere import ElsewhereView
 from replicate.seeing.instance_view import InstanceLooker, InstanceView
 from replicate.seeing.page_client import PageAddress, PageClient
-from replicate.seeing.told import POINTS
+from replicate.seeing.picture_json import POINTS
 from replicate.settings.load import Address
 from replicate.web import server as module
 from replicate.web.request import SECURITY_HEADERS, PageGuard

@@ -20,7 +20,7 @@ from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.region.protocol import scr_rows
 from replicate.transfer.seed import partition
-from replicate.transfer.seed.alone import prove_same_past
+from replicate.transfer.seed.some_regions import prove_same_past
 from tests.simulation.host import REGIONS, RING_SLOTS, SimulatedInstance
 from tests.simulation.kernel import Process
 from tests.simulation.regions import Region

@@ -390,7 +390,7 @@ def test_a_row_that_somebody_has_changed_stops_it_by_name(two: Suppliers) -> Non
 def test_a_region_in_an_applications_hands_is_waited_for_and_then_named(
     two: Suppliers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("update_process.replay.working.PATIENCE_S", 0.0)
+    monkeypatch.setattr("update_process.replay.local_applier.PATIENCE_S", 0.0)
     two.write("a", 1)
     (path,) = sent(two, "a", "b")
     settings = two.by["b"].path / "replicate.toml"
@@ -408,7 +408,7 @@ def test_a_region_in_an_applications_hands_is_waited_for_and_then_named(
 
 
 def test_a_frozen_one_takes_nothing_and_says_so(two: Suppliers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("update_process.replay.working.PATIENCE_S", 0.0)
+    monkeypatch.setattr("update_process.replay.local_applier.PATIENCE_S", 0.0)
     two.write("a", 1)
     (path,) = sent(two, "a", "b")
     before = freeze(two.by["b"], on=True)

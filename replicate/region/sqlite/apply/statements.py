@@ -27,7 +27,7 @@ from replicate.region.sqlite.virtual_tables import (
     shadow_tables,
     virtual_tables,
 )
-from replicate.region.sqlite.wide import read_row
+from replicate.region.sqlite.wide_rows import read_row
 
 _FORBIDDEN: Final = {
     apsw.SQLITE_ATTACH: "ATTACH",

@@ -14,7 +14,7 @@ from typing import Any
 import apsw
 
 from replicate.errors import InternalError
-from replicate.region.sqlite import wide
+from replicate.region.sqlite import wide_rows
 from replicate.region.sqlite.apply.statements import local_rowid_name
 from replicate.region.sqlite.capture.tables import CapturedTable
 from replicate.region.sqlite.sql.names import quote
@@ -67,5 +67,5 @@ def find_row(connection: apsw.Connection, table: CapturedTable, rowid: int, sche
     where = hidden or names[definition.key[0]]
     names[:0] = [hidden] if definition.rowid else []
     source = f"FROM {quote(schema)}.{quote(definition.table)} WHERE {where} = ?"
-    found = wide.read_row(connection, names, source, (rowid,))
+    found = wide_rows.read_row(connection, names, source, (rowid,))
     return None if found is None else list(found)

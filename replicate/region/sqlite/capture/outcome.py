@@ -21,7 +21,7 @@ from replicate.region.sqlite.apply.statements import conjunction
 from replicate.region.sqlite.capture.stream import ROW_OPS, changes_in, images_of
 from replicate.region.sqlite.capture.tables import CapturedTable, TableMap
 from replicate.region.sqlite.sql.names import quote
-from replicate.region.sqlite.wide import read_row
+from replicate.region.sqlite.wide_rows import read_row
 
 _Image = tuple[Any, ...] | None
 

@@ -13,7 +13,7 @@ from replicate.errors import BusyError
 from replicate.instance.instance import Instance
 from replicate.region.sqlite.bookkeeping import schema_version
 from replicate.region.sqlite.open import open_region
-from replicate.region.sqlite.opened import open_to_read
+from replicate.region.sqlite.open_region import open_to_read
 from replicate.region.sqlite.writing import FileWriter
 from tests.harness.instances import make_primary
 

@@ -31,9 +31,9 @@ from replicate.errors import (
 from replicate.filters.content import Content, note_content
 from replicate.status.collect import collect
 from replicate.transfer.seed import partition
-from replicate.transfer.seed.alone import install_alone
 from replicate.transfer.seed.make import make_seed
 from replicate.transfer.seed.partition import load_from_file, load_from_instance, loading
+from replicate.transfer.seed.some_regions import install_alone
 from tests.harness.pair import Pair
 from tests.replicate.admin.test_subscriptions import SCHEMA, a_transaction, assert_restricted, tables_of, write
 from tests.update_process.test_added_regions import lose_power

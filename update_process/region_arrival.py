@@ -6,7 +6,7 @@ place is taken if it was made for this transaction; any other is refused by name
 is entered durably before its transaction is journalled here. One that is here from before, and was released and added
 again on the primary, waits too, if another region is left to go on with: its file stays as it is until the seed
 replaces it.
-Refuses to know: what makes a region (region/sqlite/empty.py), and what is done with its changes (routes.py).
+Refuses to know: what makes a region (region/sqlite/schema_copy.py), and what is done with its changes (routes.py).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
 from replicate.model.region_record import Making, RegionAdded, read_added
 from replicate.region.sqlite.bookkeeping import is_region, read_identity, read_scr, read_state
-from replicate.region.sqlite.empty import ADDED_AS, make_at
 from replicate.region.sqlite.functions import set_init
 from replicate.region.sqlite.open import open_region
+from replicate.region.sqlite.schema_copy import ADDED_AS, make_at
 from replicate.system.failpoint import hit
 from replicate.system.files import sync_directory
 from replicate.system.os_errors import io_error

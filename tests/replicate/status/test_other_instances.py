@@ -9,7 +9,7 @@ import pytest
 from replicate.instance.consumers import write_hold
 from replicate.instance.instance import Instance
 from replicate.status.collect import collect
-from replicate.status.others import OtherInstance, look_for, placed
+from replicate.status.other_instances import OtherInstance, look_for, placed
 
 HERE = OtherInstance("west", "'/srv/a b/west'")
 NAMED = OtherInstance("west", "west")

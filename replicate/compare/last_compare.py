@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicate.compare.index_found import forget_indexes
-from replicate.compare.patrolled import forget_patrolled, settle_patrolled
+from replicate.compare.patrol_found import forget_patrolled, settle_patrolled
 from replicate.errors import ReplicateError, UsageError
 from replicate.instance.file import check_name
 from replicate.instance.instance import Instance

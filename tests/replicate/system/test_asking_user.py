@@ -7,7 +7,7 @@ import pwd
 
 import pytest
 
-from replicate.system.who import who_asks
+from replicate.system.asking_user import who_asks
 
 
 def test_the_user_and_the_one_behind_sudo(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,11 +33,11 @@ from replicate.errors import (
 )
 from replicate.filters.content import Content, note_content
 from replicate.system import failpoint
-from replicate.transfer.seed import alone
-from replicate.transfer.seed.alone import install_alone, seed_alone, update_aside
+from replicate.transfer.seed import some_regions
 from replicate.transfer.seed.file import read_header
 from replicate.transfer.seed.install import install_file
 from replicate.transfer.seed.make import make_seed
+from replicate.transfer.seed.some_regions import install_alone, seed_alone, update_aside
 from tests.harness.pair import Pair, assert_equal
 from tests.update_process.test_added_regions import add_with_rows, assert_level_but_for, lose_power, write, write_both
 
@@ -182,7 +182,7 @@ def test_the_journal_is_kept_for_it_and_must_reach_back(waits: Pair, monkeypatch
         with door_of(pair.secondary) as door:
             prune_journal(door)
 
-    real = alone.take_in
+    real = some_regions.take_in
     left: list[int] = []
 
     def taken_in(*arguments: Any, **more: Any) -> Any:
@@ -190,11 +190,11 @@ def test_the_journal_is_kept_for_it_and_must_reach_back(waits: Pair, monkeypatch
         left.extend(make_chain(waits.secondary).first_seqnos())
         return real(*arguments, **more)
 
-    monkeypatch.setattr(alone, "take_in", taken_in)
+    monkeypatch.setattr(some_regions, "take_in", taken_in)
     install(waits)
     assert len(left) > 3
     assert_equal(waits)
-    monkeypatch.setattr(alone, "take_in", real)
+    monkeypatch.setattr(some_regions, "take_in", real)
     with pytest.raises(JournalMissingError, match=r"the copy is of transaction \d+, and the journal here begins with"):
         install(waits, restart=True, between=prune)
 
@@ -205,9 +205,14 @@ def test_a_copy_of_another_history_is_refused(waits: Pair) -> None:
     path = waits.directory / "some.seed"
     header = read_header(path)
     chains = {origin: (last, chain ^ 1) for origin, (last, chain) in header.position.chains.items()}
-    copies = alone.Copies(waits.directory / "copies", ("two",), replace(header.position, chains=chains), header.csn, 1)
-    with alone.filling(waits.secondary, ["two"], restart=False), pytest.raises(DivergedError, match="another history"):
-        alone.take_in(waits.secondary, copies)
+    copies = some_regions.Copies(
+        waits.directory / "copies", ("two",), replace(header.position, chains=chains), header.csn, 1
+    )
+    with (
+        some_regions.filling(waits.secondary, ["two"], restart=False),
+        pytest.raises(DivergedError, match="another history"),
+    ):
+        some_regions.take_in(waits.secondary, copies)
     assert_level_but_for(waits, "two")
 
 
@@ -223,17 +228,17 @@ def test_what_is_refused_changes_nothing(waits: Pair) -> None:
         made(waits, "nowhere")
     with (
         pytest.raises(NotFoundError, match="knows no region nowhere; here: main; waiting: two"),
-        alone.filling(secondary, ["nowhere"], restart=False),
+        some_regions.filling(secondary, ["nowhere"], restart=False),
     ):
         pass
     with (
         pytest.raises(UsageError, match="no other region is here that could go on"),
-        alone.filling(secondary, ["main"], restart=True),
+        some_regions.filling(secondary, ["main"], restart=True),
     ):
         pass
     with (
         pytest.raises(PermissionRefusedError, match="only a secondary is seeded"),
-        alone.filling(waits.primary, ["main"], restart=True),
+        some_regions.filling(waits.primary, ["main"], restart=True),
     ):
         pass
     with pytest.raises(UsageError, match=r"the file holds only region two.*--region two"):
@@ -262,7 +267,7 @@ def test_an_update_process_that_does_not_stand_aside_is_named(waits: Pair) -> No
 
 def test_one_that_cannot_be_rolled_forward_waits_again(waits: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy whose rows are not those of its moment: no opening of the instance stops at that."""
-    real = alone.adopt_at
+    real = some_regions.adopt_at
 
     def forged(path: os.PathLike[str], **facts: object) -> None:
         connection = apsw.Connection(str(path))
@@ -271,12 +276,12 @@ def test_one_that_cannot_be_rolled_forward_waits_again(waits: Pair, monkeypatch:
         connection.close(True)
         real(path, **facts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(alone, "adopt_at", forged)
+    monkeypatch.setattr(some_regions, "adopt_at", forged)
     with pytest.raises(ConflictError):
         install(waits, between=more)
     waits.secondary.reload()
     assert_level_but_for(waits, "two")
-    monkeypatch.setattr(alone, "adopt_at", real)
+    monkeypatch.setattr(some_regions, "adopt_at", real)
     install(waits)
     assert_equal(waits)
 
@@ -313,5 +318,5 @@ def test_killed_at_each_step_the_same_command_ends_it(waits: Pair, step: str, is
 
 
 def test_every_step_is_known() -> None:
-    text = Path(alone.__file__).read_text(encoding="utf-8")
+    text = Path(some_regions.__file__).read_text(encoding="utf-8")
     assert set(re.findall(r'\bhit\("([a-z_.]+)"\)', text)) == set(STEPS)

@@ -1,4 +1,4 @@
-"""region/sqlite/partial.py: what is taken out of a copy, and that nothing of it is left. The seeds, in
+"""region/sqlite/take_out_rows.py: what is taken out of a copy, and that nothing of it is left. The seeds, in
 tests/replicate/admin/test_subscriptions.py, use it on real regions."""
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import apsw
 import pytest
 
 from replicate.errors import InternalError, ReplicateError
-from replicate.region.sqlite import partial
-from replicate.region.sqlite.partial import take_out
+from replicate.region.sqlite import take_out_rows
 from replicate.region.sqlite.schema import assign_partition, record_definitions
 from replicate.region.sqlite.snapshot import copy_pages
+from replicate.region.sqlite.take_out_rows import take_out
 from tests.harness.instances import make_primary
 
 SCRIPT = """
@@ -84,7 +84,7 @@ def test_rowids_stay_and_if_they_did_not_it_would_be_refused(copy: Path, monkeyp
     after = apsw.Connection(str(copy), flags=apsw.SQLITE_OPEN_READONLY)
     assert [list(after.execute(f"SELECT _rowid_, a FROM {table}")) for table in ("loose", "odd")] == kept
     after.close()
-    real = partial._check_rowids
+    real = take_out_rows._check_rowids
 
     def moved(connection: apsw.Connection, again: Path) -> None:
         other = apsw.Connection(str(again))
@@ -92,7 +92,7 @@ def test_rowids_stay_and_if_they_did_not_it_would_be_refused(copy: Path, monkeyp
         other.close()
         real(connection, again)
 
-    monkeypatch.setattr(partial, "_check_rowids", moved)
+    monkeypatch.setattr(take_out_rows, "_check_rowids", moved)
     with pytest.raises(InternalError, match="the copy of table odd has other rowids"):
         take_out(copy.with_name("other.db"), lambda number: number != 2)
 

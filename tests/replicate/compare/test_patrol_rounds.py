@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from replicate.compare.rounds import Place, is_within, pause_s
+from replicate.compare.patrol_rounds import Place, is_within, pause_s
 
 
 def way(dice: random.Random, *, changes: bool) -> tuple[list[tuple[str, str, int]], set[tuple[str, str]]]:

@@ -9,6 +9,13 @@ from dataclasses import dataclass
 import pytest
 
 from replicate.errors import JournalDamagedError
+from replicate.journal.merged_large import (
+    PiecesTaken,
+    WrittenLarge,
+    as_its_writer_wrote,
+    piece_told,
+    told_and_written,
+)
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import (
     FrameBatch,
@@ -20,13 +27,6 @@ from replicate.journal.record import (
     pack_restated_large,
     read_head,
     resolved_change,
-)
-from replicate.journal.written import (
-    PiecesTaken,
-    WrittenLarge,
-    as_its_writer_wrote,
-    piece_told,
-    told_and_written,
 )
 from replicate.limits import PART_BYTES
 from replicate.model.transaction import Kind, Op

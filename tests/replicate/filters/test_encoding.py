@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from replicate.errors import FilterError
+from replicate.filters.encoding import Form, Layout, json_value, read_line, shown_rowid
 from replicate.filters.events import Tables, read_change
-from replicate.filters.form import Form, Layout, json_value, read_line, shown_rowid
 from tests.harness.talking import LOOSE, STRICT, known, table
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from replicate.errors import RegionReplacedError
-from replicate.region.sqlite.opened import open_to_read
+from replicate.region.sqlite.open_region import open_to_read
 from tests.harness.instances import insert, make_primary, session_of
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from replicate.errors import BusyError, GapError, TryAgainError
 from replicate.instance.instance import Instance
-from update_process.replay import working as module
+from update_process.replay import local_applier as module
+from update_process.replay.local_applier import work_off
 from update_process.replay.run import silent
 from update_process.replay.unpacking import Imported
-from update_process.replay.working import work_off
 from update_process.work_result import Done, Waiting
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from replicate.compare.last import note_seeded
+from replicate.compare.last_compare import note_seeded
 from replicate.daemon.files import SEED, DaemonFiles
 from replicate.daemon.last_run import start_again
 from replicate.daemon.standing_aside import asked_aside
@@ -56,8 +56,8 @@ from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.sqlite.adopt_copy import adopt_at
-from replicate.region.sqlite.partial import take_out
 from replicate.region.sqlite.snapshot import copy_pages
+from replicate.region.sqlite.take_out_rows import take_out
 from replicate.system.failpoint import hit
 from replicate.transfer.container import SeedHeader
 from replicate.transfer.seed.file import SeedReader, require_free

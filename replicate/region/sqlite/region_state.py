@@ -20,7 +20,7 @@ from replicate.region.sqlite.bookkeeping import check_region_identity, region_se
 from replicate.region.sqlite.feed import check_schema
 from replicate.region.sqlite.forensics.wal_index import Reader, find_hindrances
 from replicate.region.sqlite.open import open_region, translate
-from replicate.region.sqlite.opened import OpenedFile
+from replicate.region.sqlite.open_region import OpenedFile
 
 
 @dataclass(frozen=True, slots=True)

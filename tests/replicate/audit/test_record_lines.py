@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicate.audit.changes import ChangeRecord
-from replicate.audit.shape import Text, cells_of, csv_line, printable
+from replicate.audit.record_lines import Text, cells_of, csv_line, printable
 
 
 def a_record(op: str, before: tuple[object, ...] | None, after: tuple[object, ...] | None) -> ChangeRecord:

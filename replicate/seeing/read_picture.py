@@ -17,7 +17,7 @@ from replicate.errors import FormatUnknownError
 from replicate.logs.story import FILES, Being
 from replicate.seeing.curve import CurvePoint
 from replicate.seeing.picture import InstancePicture, ShownCurve
-from replicate.seeing.told import RecordTable
+from replicate.seeing.picture_json import RecordTable
 
 NUMBER_MAX: Final = 1 << 63
 TIME_MAX_US: Final = 1 << 53
@@ -37,7 +37,7 @@ class ToldPage:
 
 
 def read_told(data: bytes) -> ToldPage:
-    """What told.py has told. FormatUnknownError."""
+    """What picture_json.py has told. FormatUnknownError."""
     document = _object(_json(data), "the page")
     now_us = _time(document.get("now_us"), "now_us")
     found = _list(document.get("instances"), "instances")

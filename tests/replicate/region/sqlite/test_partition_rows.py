@@ -1,4 +1,4 @@
-"""region/sqlite/take_rows.py: each shape of table, with its hidden rowids and counters; what has another shape."""
+"""region/sqlite/partition_rows.py: each shape of table, with its hidden rowids and counters; what has another shape."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from replicate.errors import CopyTooOldError
 from replicate.region.protocol import ScrRow
 from replicate.region.sqlite.bookkeeping import read_scr, write_scr
 from replicate.region.sqlite.open import install, open_region, write_transaction
+from replicate.region.sqlite.partition_rows import beside, drop_some, take_checkpoint, take_rows
 from replicate.region.sqlite.schema import assign_partition
-from replicate.region.sqlite.take_rows import beside, drop_some, take_checkpoint, take_rows
 
 SHAPES = {
     "plain": "CREATE TABLE plain (id INTEGER PRIMARY KEY, v)",

@@ -10,8 +10,8 @@ import pytest
 
 from replicate.errors import JournalDamagedError, NotSupportedError
 from replicate.model.region_record import Making
-from replicate.region.sqlite.empty import count_rows, make_at, making_of
 from replicate.region.sqlite.open import open_region
+from replicate.region.sqlite.schema_copy import count_rows, make_at, making_of
 from tests.harness.regions import INSTANCE, NETWORK, REGION, make_database, make_region
 
 FACTS: Final[dict[str, Any]] = {

@@ -10,8 +10,8 @@ import apsw
 import pytest
 
 from replicate.cli import main
-from replicate.compare import last as module
-from replicate.compare.last import (
+from replicate.compare import last_compare as module
+from replicate.compare.last_compare import (
     PARTNERS_MAX,
     Compared,
     compared_path,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from replicate.compare.patrolled import (
+from replicate.compare.patrol_found import (
     Outcome,
     Patrolled,
     RangeVerdict,

@@ -1,4 +1,4 @@
-"""seeing/told.py: pictures as the page gets them."""
+"""seeing/picture_json.py: pictures as the page gets them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from dataclasses import replace
 
 from replicate.compare.index_found import IndexDamage, IndexesFound
-from replicate.compare.patrolled import Different, Patrolled
+from replicate.compare.patrol_found import Different, Patrolled
 from replicate.seeing.history import SeenHistory
 from replicate.seeing.picture import picture_of, unreadable
+from replicate.seeing.picture_json import told
 from replicate.seeing.terminal import screen, text_of_line
-from replicate.seeing.told import told
 from replicate.status.indexes import index_findings
 from replicate.status.patrol import patrol_findings
 from tests.replicate.seeing.test_history import PRIMARY, us

@@ -2,7 +2,7 @@
 
 Guarantees: every figure stands there as it is in the picture; curves are short: numbers, null where nothing is known,
 and the places where a number is "that or more". No row of a table, and no key of a certificate, is in a picture.
-Leaves to others: when it is sent (replicate/web), and how another host reads it (retold.py). Pure.
+Leaves to others: when it is sent (replicate/web), and how another host reads it (read_picture.py). Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""seeing/retold.py: what is told is read as it was; whatever else comes is refused, or can be shown."""
+"""seeing/read_picture.py: what is told is read as it was; whatever else comes is refused, or can be shown."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from replicate.errors import FormatUnknownError
 from replicate.seeing.curve import CurvePoint
 from replicate.seeing.history import SeenHistory
 from replicate.seeing.picture import InstancePicture, picture_of, unreadable
-from replicate.seeing.retold import read_tables, read_told
+from replicate.seeing.picture_json import RecordTable, told, told_tables
+from replicate.seeing.read_picture import read_tables, read_told
 from replicate.seeing.terminal import screen, text_of_line
-from replicate.seeing.told import RecordTable, told, told_tables
 from tests.harness.logs import SOURCE, line
 from tests.replicate.seeing.test_history import PRIMARY, SECONDARY, us
 from tests.replicate.seeing.test_picture import STOPPED
