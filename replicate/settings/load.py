@@ -245,13 +245,17 @@ def shown(setting: Setting, value: Scalar) -> str:
     return toml_value(value)
 
 
+_ESCAPES: Final = {code: f"\\u{code:04X}" for code in (*range(32), 127)} | {
+    ord(letter): f"\\{escape}" for letter, escape in {"\\": "\\", '"': '"', "\n": "n", "\r": "r", "\t": "t"}.items()
+}
+
+
 def toml_value(value: Scalar) -> str:
     """The value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        return f'"{value.translate(_ESCAPES)}"'
     return repr(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,17 @@ from hypothesis import strategies as st
 
 from replicate.errors import ConfigurationError, PermissionRefusedError
 from replicate.limits import MIB
-from replicate.settings.load import SETTINGS, Address, Config, default_text, load, parse, parse_address, shown
+from replicate.settings.load import (
+    SETTINGS,
+    Address,
+    Config,
+    default_text,
+    load,
+    parse,
+    parse_address,
+    shown,
+    toml_value,
+)
 
 
 def test_default_file_is_the_defaults_commented_or_not() -> None:
@@ -151,3 +162,12 @@ def test_unreadable_file_is_a_matter_of_permission(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(PermissionRefusedError, match="instance's owner"):
         load(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [*map(chr, range(0x100)), "\u2028", "one\ntwo", "\\u0041", 'a"b\\', True, False, 0, -1, 2**50, 0.5, 1e-7, 1e300],
+)
+def test_what_toml_is_shown_is_read_as_the_same(value: str | int | float | bool) -> None:
+    found = tomllib.loads(f"x = {toml_value(value)}")["x"]
+    assert (type(found), found) == (type(value), value)
