@@ -156,9 +156,9 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
          "simulation/test_links.py test_a_secondary_that_is_ahead_is_refused_before_anything_is_sent"),
     76: ("replicate/roles/test_rollback.py test_killed_everywhere_and_repeated",
          "replicate/roles/test_rollback.py test_every_point_of_a_journal_and_again_from_there"),
-    77: ("part role_errors", "replicate/admin/test_lost.py test_a_disk_that_is_full_removes_nothing",
-         "replicate/admin/test_lost.py test_a_file_that_is_there_is_never_replaced",
-         "replicate/admin/test_lost.py test_killed_at_each_step_and_repeated_it_ends_the_same",
+    77: ("part role_errors", "replicate/lost/test_keep.py test_a_disk_that_is_full_removes_nothing",
+         "replicate/lost/test_keep.py test_a_file_that_is_there_is_never_replaced",
+         "replicate/lost/test_keep.py test_killed_at_each_step_and_repeated_it_ends_the_same",
          "replicate/lost/test_file.py test_a_file_that_may_not_grow_is_not_there",
          "replicate/lost/test_file.py test_one_of_which_a_byte_is_not_as_it_was_is_none"),
     78: ("replicate/roles/test_rollback.py test_a_third_site_goes_on_from_the_new_primary_without_a_seed",),
@@ -185,11 +185,11 @@ FAULTS: Final[dict[int, tuple[str, ...]]] = {
          "test_fault_89_a_line_that_swallows_everything_and_a_killed_source_leave_nothing_called_level",
          "receiver_server/test_process.py "
          "test_a_line_that_swallows_everything_is_told_on_both_sides_and_nothing_is_called_level"),
-    94: ("replicate/admin/test_lost.py test_refused_with_how_many_which_and_the_command_that_shows_them",
-         "replicate/admin/test_lost.py test_force_writes_them_and_the_instance_goes_with_nothing_lost",
-         "replicate/admin/test_lost.py "
+    94: ("replicate/lost/test_keep.py test_refused_with_how_many_which_and_the_command_that_shows_them",
+         "replicate/lost/test_keep.py test_force_writes_them_and_the_instance_goes_with_nothing_lost",
+         "replicate/lost/test_keep.py "
          "test_of_a_damaged_journal_the_readable_part_is_written_and_the_rest_is_named",
-         "replicate/admin/test_lost_received.py test_a_purge_is_refused_until_it_is_applied_or_written",
+         "replicate/lost/test_keep_received.py test_a_purge_is_refused_until_it_is_applied_or_written",
          "deploy/test_install.py test_a_purge_takes_nothing_that_only_an_instance_has"),
 }  # fmt: skip
 """Fault -> where it is injected."""

@@ -29,7 +29,7 @@ PARTS = {
 
 def test_every_failpoint_of_the_product_is_known_to_the_campaign() -> None:
     found = places.product_failpoints()
-    own_tests = of_replays() + (places.ROOT / "tests/update_process/test_added_regions.py").read_text()
+    own_tests = of_replays() + (places.ROOT / "tests/update_process/test_region_arrival.py").read_text()
     for room in ("roles", "lost", "compare", "admin", "transfer/packet"):
         own_tests += "".join(path.read_text() for path in (places.ROOT / "tests/replicate" / room).glob("*.py"))
     for test in (

@@ -23,7 +23,7 @@ from replicate.system import failpoint
 from tests.harness.differential import read, same
 from tests.harness.forking import fork
 from tests.harness.pair import Pair
-from tests.update_process.replay.test_replay_property import History, perform, three
+from tests.update_process.replay.test_run_property import History, perform, three
 from update_process import applier
 from update_process.batch import deferred, open_batch
 from update_process.window import columns, intake

@@ -31,7 +31,7 @@ from replicate.transfer.seed.make import make_seed
 from replicate.transfer.seed.partition import load_from_file
 from tests.harness.packets import export, take
 from tests.harness.pair import Pair
-from tests.update_process.replay.test_replay_killed import killed
+from tests.update_process.replay.test_run_killed import killed
 from update_process.replay.packets import import_packets
 
 SALES, STOCK = 2, 3

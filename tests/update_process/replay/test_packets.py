@@ -40,7 +40,7 @@ from replicate.transfer.packet.store import change_epochs, read_epochs
 from tests.harness.packets import export, take
 from tests.harness.pair import Pair, work_all
 from tests.harness.replaying import assert_equal
-from tests.update_process.replay.test_replay_killed import killed
+from tests.update_process.replay.test_run_killed import killed
 from update_process.replay.packets import import_packets
 
 

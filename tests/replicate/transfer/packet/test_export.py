@@ -20,7 +20,7 @@ from replicate.transfer.packet.read import PacketReader
 from replicate.transfer.packet.store import change_epochs, read_epochs
 from tests.harness.packets import export, now_ns, position, take
 from tests.harness.pair import Pair, assert_equal
-from tests.update_process.replay.test_replay_killed import killed
+from tests.update_process.replay.test_run_killed import killed
 
 
 @pytest.fixture

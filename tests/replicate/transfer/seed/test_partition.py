@@ -36,7 +36,7 @@ from replicate.transfer.seed.partition import load_from_file, load_from_instance
 from replicate.transfer.seed.some_regions import install_alone
 from tests.harness.pair import Pair
 from tests.replicate.admin.test_subscriptions import SCHEMA, a_transaction, assert_restricted, tables_of, write
-from tests.update_process.test_added_regions import lose_power
+from tests.update_process.test_region_arrival import lose_power
 
 SALES, STOCK = 2, 3
 MORE = (

@@ -39,7 +39,7 @@ from replicate.transfer.seed.install import install_file
 from replicate.transfer.seed.make import make_seed
 from replicate.transfer.seed.some_regions import install_alone, seed_alone, update_aside
 from tests.harness.pair import Pair, assert_equal
-from tests.update_process.test_added_regions import add_with_rows, assert_level_but_for, lose_power, write, write_both
+from tests.update_process.test_region_arrival import add_with_rows, assert_level_but_for, lose_power, write, write_both
 
 STEPS = ("alone.left", "alone.retired", "alone.placed", "alone.registered")
 

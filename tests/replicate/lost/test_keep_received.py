@@ -17,7 +17,7 @@ from replicate.instance.consumers import Consumer, write_consumer
 from replicate.instance.instance import Instance
 from replicate.pool.receive_pool import ReceivePool, RecordKind
 from tests.harness.pair import Pair
-from tests.replicate.admin.test_lost import lines_of
+from tests.replicate.lost.test_keep import lines_of
 from update_process.process import finish_received
 
 
