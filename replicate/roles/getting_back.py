@@ -103,12 +103,6 @@ def ask(instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S) -> BackFrom:
 
 def _refuse(instance: Instance) -> None:
     content, where = instance.content, str(instance.path)
-    if not instance.peers:
-        raise ConfigurationError(
-            f"no peer of {instance.name} is registered: nobody is known who could have what it had",
-            where=where,
-            do=f"replicate -i {instance.named} peer add NAME HOST:PORT, or --packets",
-        )
     if content.fence is not None:
         raise PermissionRefusedError(
             f"{content.fence.name} took over from {instance.name}, and is primary: what it had comes from there",
@@ -121,6 +115,12 @@ def _refuse(instance: Instance) -> None:
             where=where,
             do=f"By a line it asks by itself; by packets: replicate -i {instance.named} packet export --to NAME "
             "--receipt",
+        )
+    if not instance.peers:
+        raise ConfigurationError(
+            f"no peer of {instance.name} is registered: nobody is known who could have what it had",
+            where=where,
+            do=f"replicate -i {instance.named} peer add NAME HOST:PORT, or --packets",
         )
 
 

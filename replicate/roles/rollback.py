@@ -118,7 +118,7 @@ def rollback(
     if not dry_run:
         give_way(instance, timeout_s=timeout_s)  # one that is superseded may still be primary
     if dry_run and not (instance.path / ROLLBACK_MARKER).exists():
-        point, because = _needed(instance, to, timeout_s, tell)
+        point, because = _needed(instance, to, timeout_s, tell, is_look=True)
         last, found = _look(instance, point, timeout_s)[:2]
         return RolledBack(instance.name, point, last, found, is_done=False, because=because)
     with daemons_down(instance, ROLLBACK, by=by, patience_s=timeout_s):
@@ -141,7 +141,9 @@ def rollback(
     return done
 
 
-def _needed(instance: Instance, to: int | None, timeout_s: float, tell: Callable[[str], None]) -> tuple[int, str]:
+def _needed(
+    instance: Instance, to: int | None, timeout_s: float, tell: Callable[[str], None], *, is_look: bool = False
+) -> tuple[int, str]:
     """The point, and who says so. Raises as `rollback`."""
     fence = instance.content.fence
     instance.refuse_supplier("what it has more than others goes to them, and is never taken back")
@@ -164,7 +166,8 @@ def _needed(instance: Instance, to: int | None, timeout_s: float, tell: Callable
         because = f"{fence.name} took over after transaction {point}, and this journal proves it"
     else:
         point, because = proven_point(instance, last)
-    tell(f"{because}: what {instance.name} has more, up to {last}, is taken back")
+    is_ = "would be" if is_look else "is"
+    tell(f"{because}: what {instance.name} has more, up to {last}, {is_} taken back")
     return point, because
 
 

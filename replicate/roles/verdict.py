@@ -143,12 +143,14 @@ def proven_point(instance: Instance, last: int) -> tuple[int, str]:
     if verdict is not None and begins:
         return begins - 1, f"{verdict.source} lacks what was begun at {begins}, and nothing was written since"
     if verdict is None or known.vector.last(verdict.origin) <= verdict.common:
+        may = may_be_named(instance, verdict, known.histories)
+        command = f"replicate -i {instance.named} rollback --to N"
+        by_name = f". Or name the last common transaction: {command}; promote has printed it, too" if may else ""
         raise UsageError(
             "no point is named to go back to, and no source has refused this secondary for what it has more",
             where=where,
             do=f"Start its Receiver Server, and the Source Server of the primary: the refusal is kept, and tells it. "
-            f"Then this again. Or name the last common transaction: replicate -i "
-            f"{instance.named} rollback --to N; promote has printed it, too",
+            f"Then this again{by_name}",
         )
     if not _is_taken_over(verdict, known.histories):
         raise UsageError(

@@ -77,7 +77,7 @@ def test_what_the_source_said_is_where_it_goes_and_is_told_before(sites: Sites, 
     told: list[str] = []
     seen = rollback(old, None, dry_run=True, tell=told.append)
     assert (seen.to, seen.last, seen.is_done, seen.because) == (common, last, False, verdict.told)
-    assert told == [f"{verdict.told}: what east has more, up to {last}, is taken back"]
+    assert told == [f"{verdict.told}: what east has more, up to {last}, would be taken back"]
     assert look_at_verdict(old) == verdict
     assert main.run(["-i", str(old.path), "--json", "rollback"]) == 0
     out, err = capsys.readouterr()
