@@ -92,9 +92,7 @@ class Once(click.Option):
         """The one that was given, or None."""
         given = super().process_value(ctx, value)
         if len(given) > 1:
-            raise UsageError(
-                f"{self.opts[0]} is given {len(given)} times, and there is one", do="Give the command once for each"
-            )
+            raise UsageError(f"{self.opts[0]} is given {len(given)} times, and there is one", do="Give one of them")
         return given[0] if given else None
 
 

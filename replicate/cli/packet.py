@@ -415,7 +415,8 @@ def _show_transactions(path: Path) -> None:
 
     def told(stage: Path) -> Iterator[str]:
         for one in transactions_in(offered, None if opened is None else unsealer_of(opened), stage):
-            is_here = None if here is None else here.last(int(one.origin, 16)) >= one.origin_seqno
+            is_record = not one.origin_seqno  # that opens an incarnation: it has no number of its own
+            is_here = None if here is None or is_record else here.last(int(one.origin, 16)) >= one.origin_seqno
             if is_here is not None and one.kind != "PART":
                 counts[is_here] += 1
             if wants_json():

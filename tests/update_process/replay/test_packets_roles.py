@@ -118,6 +118,8 @@ def test_the_old_primary_is_told_how_far_to_go_back_whatever_the_numbers(pair: P
     assert caught.value.do.endswith(" demote, then import it again")
     become_secondary(pair.primary, timeout_s=PATIENCE_S)
     pair.primary.reload()
+    shown = said("-i", str(pair.primary.path), "packet", "show", str(path), "--transactions").splitlines()
+    assert shown[-1] == f"{wrote} of {wrote} are not on east", "a record is no transaction"
     with pytest.raises(RollbackNeededError) as needed:
         take(pair.primary, path, remove=True)
     assert f"rollback --to {common}; then import again" in needed.value.do
