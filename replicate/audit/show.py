@@ -270,7 +270,8 @@ def _told_region(content: RegionChange) -> str:
     which = f"partition {content.partition}" if content.partition else "all that has no other writer"
     how = {SHARED: "is written by {}, too", LEFT: "is written by {} no longer"}.get(content.what, "is written by {}")
     sums = f"; sums: {', '.join(dotted(content.summed))}" if content.summed else ""
-    return f"{content.region}: {which} {how.format(content.uuid.hex())}{sums}"
+    rows = f"; by row: {', '.join(content.whole)}" if content.whole else "; by row" if content.by_row else ""
+    return f"{content.region}: {which} {how.format(content.uuid.hex())}{rows}{sums}"
 
 
 def _told_fence(content: RegionChange) -> str:

@@ -95,6 +95,7 @@ def give(name: str, supplier: str, timeout_s: float) -> None:
 @click.argument("supplier")
 @click.option("--keys-chosen", is_flag=True, help="The application gives each row a key that no other site gives.")
 @click.option("--by-row", is_flag=True, help="Of two changes of one row the later one stays whole.")
+@click.option("--by-row-of", "whole", metavar="TABLE", multiple=True, help="The same in that table alone.")
 @click.option("--sum", "sums", metavar="TABLE.COLUMN", multiple=True, help="An INTEGER that sites add to: all adds up.")
 @click.option("--dry-run", is_flag=True, help="Only say which tables bar the way; exit code 1 if any does.")
 @timeout_option
@@ -103,6 +104,7 @@ def share(
     supplier: str,
     keys_chosen: bool,
     by_row: bool,
+    whole: tuple[str, ...],
     sums: tuple[str, ...],
     dry_run: bool,
     timeout_s: float,
@@ -120,7 +122,9 @@ def share(
         lines = [f"{one.table}: {one.why}. {one.do}" for one in found]
         emit([plain(one) for one in found], lines or [f"{name} can be shared"])
         return int(bool(found))
-    seqno = shared(opened, name, supplier, keys_chosen=keys_chosen, timeout_s=timeout_s, by_row=by_row, sums=sums)
+    seqno = shared(
+        opened, name, supplier, keys_chosen=keys_chosen, timeout_s=timeout_s, by_row=by_row, whole=whole, sums=sums
+    )
     emit(
         {"name": name, "writer": supplier, "seqno": seqno},
         [f"{name} is written by {supplier}, too, from transaction {seqno} on"],
@@ -172,7 +176,8 @@ def list_(shows_tables: bool) -> None:
     writers = written(opened)
     for one in writers:
         sums = f"; sums: {', '.join(one.sums)}" if one.sums else ""
-        lines.append(f"{one.name}: written by {', '.join((one.by, *one.others))}{sums}")
+        by_row = f"; by row: {', '.join(one.whole)}" if one.whole else "; by row" if one.is_by_row else ""
+        lines.append(f"{one.name}: written by {', '.join((one.by, *one.others))}{by_row}{sums}")
     emit(
         [row._asdict() | _writer(row.number, writers) for row in rows],
         [*lines, f"at most {known.limit}"],
@@ -258,6 +263,8 @@ def _writer(number: int, writers: Sequence[Written]) -> dict[str, object]:
         return {}
     found = by.get(number, by[0])
     told: dict[str, object] = {"writer": found.by, "shared_with": list(found.others)}
+    if found.is_by_row or found.whole:
+        told["by_row"] = list(found.whole) or True
     return told | {"sums": list(found.sums)} if found.sums else told
 
 

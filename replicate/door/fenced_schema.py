@@ -17,7 +17,7 @@ from replicate.door.region_part import RegionPart
 from replicate.errors import NotSupportedError
 from replicate.journal.record import pack_elements
 from replicate.model.transaction import UNFENCED, Op, TableDefinition
-from replicate.model.writers import REST, Writers, dotted
+from replicate.model.writers import REST, Otherwise, Writers
 from replicate.pool import control as word
 from replicate.region.protocol import CapturedChanges
 
@@ -66,24 +66,25 @@ def _refuse_unmergeable(part: RegionPart, writers: Writers, before: Collection[s
                 table=one.table,
             )
     for number in writers.sharing:
-        _refuse_sums(part, writers.summed.get(number, ()), tables, before)
+        _refuse_otherwise(part, writers.summed.get(number, ()), tables, before)
 
 
-def _refuse_sums(
-    part: RegionPart, names: Sequence[str], tables: Sequence[TableDefinition], before: Collection[str]
+def _refuse_otherwise(
+    part: RegionPart, names: Otherwise, tables: Sequence[TableDefinition], before: Collection[str]
 ) -> None:
+    """The same of columns that are sums, and of tables whose rows are merged whole."""
     by_name = {one.table: one for one in tables}
     has_new = not by_name.keys() <= set(before)
-    for name, (table, column) in zip(dotted(names), zip(names[0::2], names[1::2], strict=True), strict=True):
-        if table in by_name:
+    for table, column in zip(names[0::2], names[1::2], strict=True):
+        why = "its table has another name, or is gone" if has_new and table not in by_name else ""
+        if column is not None and table in by_name:
             why = part.region.unsummable(by_name[table], column)
-        else:
-            why = "its table has another name, or is gone" if has_new else ""
         if why:
+            told = f"rows of {table} are merged whole" if column is None else f"{table}.{column} is a sum"
             raise NotSupportedError(
-                f"{name} is a sum: {why}",
+                f"{told}: {why}",
                 where=part.where,
-                do="Nothing was changed. Have the others leave that partition first, and share it again without that "
-                "sum after the change",
+                do="Nothing was changed. Have the others leave that partition first, and share it again, without that, "
+                "after the change",
                 table=table,
             )

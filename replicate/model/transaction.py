@@ -409,9 +409,9 @@ class RegionChange:
     supplier from here on, by one more, or by one less; or (OF_GONE) a supplier is gone; or (OF_FENCES) one has the
     others stand aside. `uuid`: of the region; of the supplier. `place`: the number that a supplier has among those
     that share it; `by_row`: its rows are merged whole; `summed`: columns of it that are sums, table and column by
-    turns. `other`: who offers to have, or gets, what the one that is gone wrote; who has parted from it; who stands
-    aside. `number`: of its supplier's fence; `turn`: the first or the second word of who stands aside; `is_once`: the
-    fence ends with the first change of the schema."""
+    turns; `whole`: tables of it whose rows are merged whole. `other`: who offers to have, or gets, what the one that
+    is gone wrote; who has parted from it; who stands aside. `number`: of its supplier's fence; `turn`: the first or
+    the second word of who stands aside; `is_once`: the fence ends with the first change of the schema."""
 
     region: str
     what: str
@@ -424,6 +424,7 @@ class RegionChange:
     number: int = 0
     turn: int = 0
     is_once: bool = False
+    whole: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -602,7 +603,8 @@ def _region_change(partition: int, region: object, values: Sequence[Any]) -> Reg
     place = _number(rest[0], "a place among writers", low=1) if rest else 0
     by_row = len(rest) > 1 and _truth(rest[1], "whether rows are merged whole")
     of = partition if what in OF_WRITERS else 0
-    return RegionChange(_text(region, "a region's name"), what, uuid, of, place, by_row, summed=_summed(rest[2:]))
+    summed, whole = _summed(rest[2:])
+    return RegionChange(_text(region, "a region's name"), what, uuid, of, place, by_row, summed=summed, whole=whole)
 
 
 def _fence_change(region: str, what: str, uuid: bytes, rest: Sequence[Any]) -> RegionChange:
@@ -618,11 +620,19 @@ def _fence_change(region: str, what: str, uuid: bytes, rest: Sequence[Any]) -> R
     return RegionChange(region, what, uuid, other=rest[1], number=number, turn=turn)
 
 
-def _summed(rest: Sequence[Any]) -> tuple[str, ...]:
+def _summed(rest: Sequence[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Columns that are sums, table and column by turns; tables whose rows are merged whole, which have no column."""
     names = rest[0] if rest else ()
     if not isinstance(names, list | tuple) or len(names) % 2:
         raise _refuse("columns that are sums should be told by table and name")
-    return tuple(_text(name, "a table or column that is a sum") for name in names)
+    summed, whole = list[str](), list[str]()
+    for table, column in zip(names[0::2], names[1::2], strict=True):
+        table = _text(table, "the table of a sum, or of rows that are merged whole")
+        if column is None:
+            whole.append(table)
+        else:
+            summed += [table, _text(column, "a column that is a sum")]
+    return tuple(summed), tuple(whole)
 
 
 def told_of(values: Sequence[Any]) -> tuple[int, dict[int, int]]:

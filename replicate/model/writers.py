@@ -31,24 +31,46 @@ _NOBODYS: Final = frozenset((PARTITION_STREAM, PARTITION_NONE))
 """What is for everybody (comments), and what never leaves its instance: anybody writes it."""
 
 
-def dotted(names: Sequence[str]) -> tuple[str, ...]:
-    """TABLE.COLUMN of each, as people write it, of tables and columns by turns."""
-    return tuple(map(".".join, zip(names[0::2], names[1::2], strict=True)))
+Otherwise = Sequence[str | None]
+"""How tables of a partition are merged: table and column by turns of what is a sum; a table and None of one whose rows
+are merged whole. (Older releases take nothing that has such a one.)"""
+
+
+def dotted(names: Otherwise) -> tuple[str, ...]:
+    """TABLE.COLUMN of each sum, as people write it."""
+    pairs = zip(names[0::2], names[1::2], strict=True)
+    return tuple(f"{table}.{column}" for table, column in pairs if column is not None)
+
+
+def whole(names: Otherwise) -> tuple[str, ...]:
+    """The tables whose rows are merged whole."""
+    pairs = zip(names[0::2], names[1::2], strict=True)
+    return tuple(table for table, column in pairs if table is not None and column is None)
+
+
+def is_otherwise(names: object) -> bool:
+    """Whether it is what it should be."""
+    return (
+        isinstance(names, list | tuple)
+        and not len(names) % 2
+        and all(type(one) is str for one in names[0::2])
+        and all(one is None or type(one) is str for one in names[1::2])
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Writers:
     """`by`: partition, or REST -> UUID (16 bytes) of the supplier whose it is. Empty: there are no suppliers. `shared`:
     the same -> those who write it, too, or have (then with a place below 0) -> their places, from 1 on. `by_row`: those
-    whose rows are merged whole, not column by column. `summed`: the same -> their columns that are sums, table and
-    column by turns. `retiring`: suppliers that are gone -> who offers to have what they wrote. `parted`: the same ->
-    who takes nothing more from them. `retired`: those that all have parted from. `fences`: who has all others stand
-    aside."""
+    whose rows are merged whole, not column by column. `summed`: the same -> how their tables are merged otherwise
+    (Otherwise): columns that are sums, tables whose rows are merged whole. `retiring`: suppliers that are gone -> who
+    offers to have what they wrote. `parted`: the same -> who takes nothing more from them. `retired`: those that all
+    have parted from. `fences`: who has all others stand aside."""
 
     by: Mapping[int, bytes] = field(default_factory=dict)
     shared: Mapping[int, Mapping[bytes, int]] = field(default_factory=dict)
     by_row: frozenset[int] = frozenset()
-    summed: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    summed: Mapping[int, tuple[str | None, ...]] = field(default_factory=dict)
     retiring: Mapping[bytes, frozenset[bytes]] = field(default_factory=dict)
     parted: Mapping[bytes, frozenset[bytes]] = field(default_factory=dict)
     retired: frozenset[bytes] = frozenset()
@@ -79,14 +101,19 @@ class Writers:
         """The partition, where it was ever given by name; else REST."""
         return partition if partition in self.by else REST
 
-    def is_by_row(self, partition: int) -> bool:
-        """Whether rows of that partition are merged whole."""
-        return self.named(partition) in self.by_row
+    def is_by_row(self, partition: int, table: str | None = None) -> bool:
+        """Whether rows of that partition, or of that table of it, are merged whole."""
+        return self.named(partition) in self.by_row or table in self.all_whole(partition)
+
+    def all_whole(self, partition: int) -> tuple[str, ...]:
+        """The tables of that partition whose rows are merged whole, where not all are."""
+        return whole(self.summed.get(self.named(partition), ()))
 
     def sums(self, partition: int, table: str) -> tuple[str, ...]:
         """The columns of a table of that partition that are sums."""
         names = self.summed.get(self.named(partition), ())
-        return tuple(column for of, column in zip(names[0::2], names[1::2], strict=True) if of == table)
+        pairs = zip(names[0::2], names[1::2], strict=True)
+        return tuple(column for of, column in pairs if of == table and column is not None)
 
     def all_sums(self, partition: int) -> tuple[str, ...]:
         """Those of all its tables, as TABLE.COLUMN."""
@@ -147,8 +174,9 @@ class Writers:
         summed = {number: names for number, names in self.summed.items() if number != partition}
         if len(values) > 4:
             names = values[4]
-            if not isinstance(names, list | tuple) or len(names) % 2 or any(type(one) is not str for one in names):
+            if not is_otherwise(names):
                 raise JournalDamagedError(f"partition {partition} has sums that are no tables and columns")
+            assert isinstance(names, list | tuple)
             summed[partition] = tuple(names)
         return replace(self, shared=shared, by_row=by_row, summed=summed)
 

@@ -38,7 +38,8 @@ from replicate.region.sqlite.own_counters import PLACES
 @dataclass(frozen=True, slots=True)
 class Written:
     """`number`: of the partition, REST for all that were never given by name. `by`: the instance's name; `others`:
-    those that write it, too; `sums`: its columns that are sums, as TABLE.COLUMN."""
+    those that write it, too; `sums`: its columns that are sums, as TABLE.COLUMN; `is_by_row`: its rows are merged
+    whole; `whole`: the tables of it whose rows are, where not all are."""
 
     number: int
     name: str
@@ -46,6 +47,8 @@ class Written:
     is_own: bool
     others: tuple[str, ...] = ()
     sums: tuple[str, ...] = ()
+    is_by_row: bool = False
+    whole: tuple[str, ...] = ()
 
 
 def written(instance: Instance) -> list[Written]:
@@ -68,6 +71,8 @@ def written(instance: Instance) -> list[Written]:
             uuid == instance.content.uuid,
             tuple(sorted(names.get(one, one.hex()) for one in writers.others(number))),
             writers.all_sums(number),
+            writers.is_by_row(number),
+            writers.all_whole(number),
         )
         for number, uuid in sorted(writers.by.items())
     ]
@@ -92,19 +97,20 @@ def share(
     keys_chosen: bool,
     timeout_s: float,
     by_row: bool = False,
+    whole: Sequence[str] = (),
     sums: Sequence[str] = (),
 ) -> int:
     """Have another supplier write a partition beside this one, whose it is; the number of the transaction that says so.
     That one writes it once the transaction is applied there. Nothing happens where it does already. `by_row`: rows are
-    merged whole, not column by column. `sums`: columns ("table.column") to which what each site adds is added up. Both
-    as others have it who share it already (else UsageError).
+    merged whole, not column by column; `whole`: those of these tables are. `sums`: columns ("table.column") to which
+    what each site adds is added up. All as others have it who share it already (else UsageError).
 
     Raises as `give`; NotSupportedError naming every table that cannot be merged, and why, or every such column;
     NotFoundError where the partition has no such table."""
     with supplier_door(instance) as door:
         number, to = _number(door, partition), supplier_named(door, with_)
         _refuse_unmergeable(door, number, keys_chosen)
-        summed = _summed(door, number, sums)
+        summed = _merged_otherwise(door, number, sums, whole)
         with held_session(door, timeout_s) as session:
             writers = session.parts[0].region.writers()
             if writers.place(number, to) >= 0:
@@ -115,11 +121,15 @@ def share(
                 raise UsageError(f"partition {partition} is merged {how} already", where=str(instance.path))
             known = writers.summed.get(number, ())
             if writers.others(number) and known != summed:
-                told = " ".join(f"--sum {name}" for name in dotted(known))
+                told = [f"--sum {name}" for name in dotted(known)]
+                told += [f"--by-row-of {name}" for name in writers.all_whole(number)]
                 raise UsageError(
-                    f"others share partition {partition} already, with {'other' if known else 'no'} sums",
+                    f"others share partition {partition} already, with {'other' if known else 'no'} sums, or tables "
+                    "by row",
                     where=str(instance.path),
-                    do=f"Say the same: {told}" if known else "Leave --sum out; or have the others leave it first",
+                    do=f"Say the same: {' '.join(told)}"
+                    if known
+                    else "Leave --sum and --by-row-of out; or have the others leave it first",
                 )
             if writers.free_place(number, to) >= PLACES:
                 raise ConfigurationError(
@@ -129,7 +139,7 @@ def share(
             give_number(door, number, door.instance.content.uuid, timeout_s=timeout_s)
         with held_session(door, timeout_s) as session:
             _refuse_unmergeable(door, number, keys_chosen)  # nobody writes now
-            summed = _summed(door, number, sums)
+            summed = _merged_otherwise(door, number, sums, whole)
             writers = session.parts[0].region.writers()
             values: list[object] = [SHARED, to, writers.free_place(number, to)]
             values += [by_row, summed] if summed else [True] * by_row
@@ -168,6 +178,19 @@ def unmergeable_tables(door: Door, number: int, *, keys_chosen: bool) -> list[Un
             opened.unmergeable(one, keys_chosen=keys_chosen) for one in definitions if number in (REST, one.partition)
         )
         return [one for one in found if one is not None]
+
+
+def _merged_otherwise(door: Door, number: int, sums: Sequence[str], whole: Sequence[str]) -> tuple[str | None, ...]:
+    """As a record says it (model/writers.py). NotFoundError, NotSupportedError."""
+    tables = {one.table for one in door.catalogue_now().in_force().values() if number in (REST, one.partition)}
+    for table in whole:
+        if table not in tables:
+            raise NotFoundError(
+                f"--by-row-of {table}: the partition has no table {table}",
+                where=str(door.instance.path),
+                do=f"It has {', '.join(sorted(tables))}",
+            )
+    return (*_summed(door, number, sums), *(one for table in sorted(set(whole)) for one in (table, None)))
 
 
 def _summed(door: Door, number: int, sums: Sequence[str]) -> tuple[str, ...]:

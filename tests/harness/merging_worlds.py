@@ -43,12 +43,20 @@ PARTIAL = (
         "CREATE UNIQUE INDEX by_mail ON named (mail || name)",
     ),
 )
-SCHEMAS, SUMS = (UNIQUE, BY_KEY, PARTIAL), ("ta.n",)
+SCHEMAS, SUMS, WHOLE = (UNIQUE, BY_KEY, PARTIAL), ("ta.n",), ("ta",)
 
 
-def folded(made: Suppliers, table: str = "ta", *, sums: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+def is_whole(seed: int) -> bool:
+    """Whether rows of ta are merged whole in that world."""
+    return seed % 4 >= 2
+
+
+def folded(
+    made: Suppliers, table: str = "ta", *, sums: Sequence[str] = (), by_row: bool = False
+) -> list[tuple[Any, ...]]:
     """What all transactions of the table come to, one after the other by time and origin, whoever had seen what:
-    columns that one constraint names are written together. `sums`: its columns to which they add."""
+    columns that one constraint names are written together. `sums`: its columns to which they add; `by_row`:
+    rows are written whole."""
     found: list[tuple[tuple[int, int], Sequence[Any]]] = []
     instance = made.by["a"]
     with door_of(instance) as door:
@@ -68,7 +76,7 @@ def folded(made: Suppliers, table: str = "ta", *, sums: Sequence[str] = ()) -> l
             found.append(((head.csn, head.origin), content))
     reader.close()
     with closing(open_region(instance.regions[0].path, readonly=True)) as connection:
-        by_id = {one: column_groups(connection, table, by_row=False, sums=sums) for one, table in tables.items()}
+        by_id = {one: column_groups(connection, table, by_row=by_row, sums=sums) for one, table in tables.items()}
     values: dict[Any, list[Any]] = {}
     there: set[Any] = set()
     for _, content in sorted(found, key=lambda one: one[0]):
@@ -140,7 +148,8 @@ def world(directory: Path, seed: int, count: int, shape: str, *, large: random.R
     """They write and carry at random, and come to rest. `large`: draws which transactions are."""
     rng = random.Random(f"{shape} of {count}: {seed}")
     schema = (*SCHEMAS[seed % 3], FILLER) if large is not None else SCHEMAS[seed % 3]
-    made = shared(directory, count, schema=schema, sums=SUMS if seed % 2 else ())
+    whole = WHOLE if is_whole(seed) else ()
+    made = shared(directory, count, schema=schema, sums=SUMS if seed % 2 else (), whole=whole)
     if large is not None:
         made.pool_bytes *= 4
     links = links_of(shape, made.names)
@@ -165,5 +174,6 @@ def assert_as_folded(made: Suppliers, seed: int) -> None:
     """All have the same, which is what their transactions come to."""
     made.assert_converged()
     for table in ("ta", "named"):
-        wanted = folded(made, table, sums=["n"] if seed % 2 and table == "ta" else ())
+        is_ta = table == "ta"
+        wanted = folded(made, table, sums=["n"] if seed % 2 and is_ta else (), by_row=is_ta and is_whole(seed))
         assert made.rows(made.names[-1])[table] == wanted, table

@@ -245,11 +245,14 @@ class Suppliers:
             assert dict(self.vector(name)) == dict(self.vector(first)), f"the vectors of {name} and {first} differ"
 
 
-def shared(directory: Path, count: int = 2, *, schema: Sequence[str] = (), sums: Sequence[str] = ()) -> Suppliers:
-    """Suppliers that all write the table ta, and those of `schema`, which are in DEFAULT. `sums`: columns that are."""
+def shared(
+    directory: Path, count: int = 2, *, schema: Sequence[str] = (), sums: Sequence[str] = (), whole: Sequence[str] = ()
+) -> Suppliers:
+    """Suppliers that all write the table ta, and those of `schema`, which are in DEFAULT. `sums`: columns that are;
+    `whole`: tables whose rows are merged whole."""
     made = Suppliers.create(directory, count, schema=schema)
     for name in made.names[1:]:
-        share(made.by["a"], "DEFAULT", name, keys_chosen=True, timeout_s=30, sums=sums)
+        share(made.by["a"], "DEFAULT", name, keys_chosen=True, timeout_s=30, sums=sums, whole=whole)
     made.level()
     return made
 

@@ -73,7 +73,7 @@ SHARER: Final = "sharer:"
 BY_ROW: Final = "rows"
 """In the place of that UUID: 1 where the partition's rows are merged whole."""
 SUMMED: Final = "sums"
-"""In the same place: its columns that are sums, packed."""
+"""In the same place: its columns that are sums, and tables whose rows are merged whole, packed."""
 GONE: Final = "gone:"
 """The same; retiring, parted or retired, a supplier's UUID and, but for the last, another one's after it: 1."""
 FENCE: Final = "fence:"
@@ -347,7 +347,7 @@ def read_writers(connection: apsw.Connection, schema: str = "main") -> Writers:
     by: dict[int, bytes] = {}
     shared: dict[int, dict[bytes, int]] = {}
     by_row: set[int] = set()
-    summed: dict[int, tuple[str, ...]] = {}
+    summed: dict[int, tuple[str | None, ...]] = {}
     gone: dict[str, dict[bytes, frozenset[bytes]]] = {RETIRING: {}, PARTED: {}, RETIRED: {}}
     fences: dict[bytes, Fence] = {}
     for key, value in connection.execute(text, prepare_flags=OWN_STATEMENT):

@@ -146,9 +146,25 @@ def test_each_operation() -> None:
     assert decode_change(8, 4, "main", ["shared", INSTANCE, 2, True]) == whole
     summed = RegionChange("main", "shared", INSTANCE, 4, 2, summed=("t", "n"))
     assert decode_change(8, 4, "main", ["shared", INSTANCE, 2, False, ["t", "n"]]) == summed
+    by_table = RegionChange("main", "shared", INSTANCE, 4, 2, summed=("t", "n"), whole=("u",))
+    assert decode_change(8, 4, "main", ["shared", INSTANCE, 2, False, ["t", "n", "u", None]]) == by_table
     for names in (["t"], "tn", [1, 2], 7):
         with pytest.raises(JournalDamagedError, match="sum"):
             decode_change(8, 4, "main", ["shared", INSTANCE, 2, False, names])
+    fenced = RegionChange("main", "fenced", INSTANCE, number=5, is_once=True)
+    assert decode_change(8, 0, "main", ["fenced", INSTANCE, 5, True]) == fenced
+    stands = RegionChange("main", "stands", INSTANCE, other=INSTANCE, number=5, turn=2)
+    assert decode_change(8, 0, "main", ["stands", INSTANCE, 5, INSTANCE, 2]) == stands
+    assert decode_change(8, 0, "main", ["unfenced", INSTANCE, 5]) == RegionChange(
+        "main", "unfenced", INSTANCE, number=5
+    )
+    for values in (
+        ["fenced", INSTANCE, 0, True],
+        ["stands", INSTANCE, 5, b"x", 1],
+        ["stands", INSTANCE, 5, INSTANCE, 3],
+    ):
+        with pytest.raises(JournalDamagedError):
+            decode_change(8, 0, "main", values)
     assert decode_change(8, 4, "main", ["left", INSTANCE]) == RegionChange("main", "left", INSTANCE, 4)
     assert decode_change(10, 0, 0, [5, 1, 7]) == Seen(5, {1: 7})
     assert decode_change(11, 0, 1, [b"payload", 4, [b"lost"]]) == Resolved(1, b"payload", 4, (b"lost",))

@@ -230,7 +230,19 @@ def test_columns_that_are_sums() -> None:
     assert told(writers, SHARED, OTHER, 1).sums(2, "u") == ()
 
 
-@pytest.mark.parametrize("names", [["t"], "tn", [1, "n"], ["t", b"n"]])
+def test_tables_whose_rows_are_merged_whole() -> None:
+    writers = told(Writers({REST: ONE, 2: ONE}), SHARED, OTHER, 1, False, ["t", "n", "u", None])
+    assert writers.is_by_row(2, "u")
+    assert not writers.is_by_row(2, "t")
+    assert not writers.is_by_row(2)
+    assert not writers.is_by_row(1, "u")
+    assert writers.all_whole(2) == ("u",)
+    assert writers.all_sums(2) == ("t.n",)
+    assert writers.sums(2, "u") == ()
+    assert told(Writers({REST: ONE, 2: ONE}), SHARED, OTHER, 1, True).is_by_row(2, "t"), "with the whole partition"
+
+
+@pytest.mark.parametrize("names", [["t"], "tn", [1, "n"], ["t", b"n"], [None, "n"]])
 def test_sums_that_are_no_tables_and_columns(names: object) -> None:
     with pytest.raises(JournalDamagedError, match="sums"):
         told(Writers({REST: ONE, 2: ONE}), SHARED, OTHER, 1, False, names)

@@ -266,6 +266,7 @@ def test_rows_that_are_merged_whole(two: Suppliers) -> None:
     partitions.create(two.by["a"], "notes", 9)
     partitions.assign(two.by["a"], "notes", ["ta"])
     share(two.by["a"], "notes", "b", keys_chosen=True, timeout_s=30, by_row=True)
+    assert "notes: written by a, b; by row\n" in command(two.by["a"], "partition", "list").output
     run(two, "a", "INSERT INTO ta VALUES (1, 'old', 0)")
     two.level()
     run(two, "a", "UPDATE ta SET v = 'of a'")
@@ -273,6 +274,33 @@ def test_rows_that_are_merged_whole(two: Suppliers) -> None:
     two.level()
     two.assert_converged()
     assert two.rows("a")["ta"] == [(1, "old", 7)], "the later change stays whole"
+
+
+def test_rows_of_one_table_that_are_merged_whole(tmp_path: Path) -> None:
+    """Those of others in the partition are merged column by column."""
+    three = Suppliers.create(tmp_path, 3, schema=["CREATE TABLE note (id TEXT PRIMARY KEY, v, n)"])
+    first = three.by["a"]
+    with pytest.raises(NotFoundError, match="--by-row-of tx: the partition has no table tx"):
+        share(first, "DEFAULT", "b", keys_chosen=True, timeout_s=30, whole=["tx"])
+    shared = command(first, "partition", "share", "DEFAULT", "b", "--keys-chosen", "--by-row-of", "ta")
+    assert shared.exception is None, shared.output
+    with pytest.raises(UsageError, match="with other sums, or tables by row") as told:
+        share(first, "DEFAULT", "c", keys_chosen=True, timeout_s=30)
+    assert "--by-row-of ta" in str(told.value.do)
+    share(first, "DEFAULT", "c", keys_chosen=True, timeout_s=30, whole=["ta"])
+    three.level()
+    run(three, "a", "INSERT INTO ta VALUES (1, 'old', 0)", "INSERT INTO note VALUES ('k', 'old', 0)")
+    three.level()
+    run(three, "a", "UPDATE ta SET v = 'of a'", "UPDATE note SET v = 'of a'")
+    run(three, "b", "UPDATE ta SET n = 7", "UPDATE note SET n = 7")
+    three.level()
+    three.assert_converged()
+    assert three.rows("c")["ta"] == [(1, "old", 7)], "the later change stays whole"
+    assert three.rows("c")["note"] == [("k", "of a", 7)]
+    assert "too; by row: ta" in command(first, "journal", "show").output
+    assert "written by a, b, c; by row: ta\n" in command(three.by["c"], "partition", "list").output
+    listed = json.loads(command(first, "--json", "partition", "list").output)
+    assert [one.get("by_row") for one in listed if one["name"] == "DEFAULT"] == [["ta"]]
 
 
 def test_columns_that_are_sums(tmp_path: Path) -> None:

@@ -362,7 +362,8 @@ class RowMerger:
         known = self._tables.get(table_id)
         if known is None:
             definition, writers = self._definition(table_id), read_writers(self._connection)
-            by_row, sums = writers.is_by_row(definition.partition), writers.sums(definition.partition, definition.table)
+            partition, table = definition.partition, definition.table
+            by_row, sums = writers.is_by_row(partition, table), writers.sums(partition, table)
             groups = column_groups(self._connection, definition, by_row=by_row, sums=sums)
             known = self._tables[table_id] = StampedTable(definition, groups, has_unique=bool(self._unique(table_id)))
         return known
