@@ -169,12 +169,16 @@ def place_element(instance: Instance, element: str, name: str) -> Partitions:
     """Have an audit element belong to a partition; ALL: everybody gets it. What `Partitions.with_element` raises;
     ConfigurationError for a supplier."""
     instance.refuse_supplier("every supplier has all definitions")
-    return instance.change_partitions(lambda known: known.with_element(element, name))
+    return change(instance, lambda known: known.with_element(element, name))
 
 
 def change(instance: Instance, how: Callable[[Partitions], Partitions]) -> Partitions:
-    """Have `how` change what the instance says of its partitions. What it raises."""
-    return instance.change_partitions(how)
+    """Have `how` change what the instance says of its partitions. What it raises, and what opening the door does."""
+    made = instance.change_partitions(how)
+    if instance.role == "primary":
+        with door_of(instance):
+            pass  # commits move checkpoint records from now on
+    return made
 
 
 def _require_primary(instance: Instance) -> None:

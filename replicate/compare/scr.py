@@ -105,7 +105,13 @@ class Array:
         return [
             head,
             *(
-                (one.audit_name, one.log_file_timestamp, one.partition_id, one.global_commit_id, one.local_commit_id)
+                (
+                    one.audit_name,
+                    one.log_file_timestamp,
+                    _told_partition(one),
+                    one.global_commit_id,
+                    one.local_commit_id,
+                )
                 for one in records
             ),
         ]
@@ -137,6 +143,11 @@ class BothArrays:
     do: str
     is_well: bool
     is_proven: bool = True
+
+
+def _told_partition(one: Record | PartitionRecord) -> str:
+    is_held = isinstance(one, Record) or one.is_held
+    return one.partition_id if is_held else f"{one.partition_id} ({NOT_HELD})"
 
 
 def array_of(instance: Instance) -> Array:

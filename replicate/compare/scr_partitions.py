@@ -15,12 +15,9 @@ from dataclasses import dataclass
 
 from replicate.instance.file import RegionEntry
 from replicate.journal.chain import Chain
-from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import changes_of, decode_batch, large_commit_of, read_head
-from replicate.journal.sections import section_of
+from replicate.journal.record import decode_batch, read_head, sections_in
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM
-from replicate.model.transaction import Kind, unpack_partitions
 from replicate.region.kind import KIND
 
 
@@ -55,33 +52,24 @@ def last_within(chain: Chain, first_seqno: int, last_seqno: int) -> dict[int, La
                 note(batch.partitions, head.seqno, head.origin, head.origin_seqno)
                 continue
             for body in decode_batch(batch.data)[2::3]:
-                note(_sections(body, partitions), body[1], body[4], body[5])
+                note(sections_in(body, partitions), body[1], body[4], body[5])
     return found
 
 
-def stored_in(regions: Iterable[RegionEntry]) -> dict[int, LastInPartition]:
-    """By partition, what the checkpoint records in these regions say, of all of them the lowest. `count` is 0. Raises
-    what opening a region raises."""
+def stored_in(regions: Iterable[RegionEntry], *, newest: bool = False) -> dict[int, LastInPartition]:
+    """By partition, what the checkpoint records in these regions say, of all of them the lowest; the `newest` on a
+    primary, where a commit moves those of the regions that it changes. `count` is 0. Raises what opening a region
+    raises."""
+    choose = max if newest else min
     found: dict[int, LastInPartition] = {}
     for entry in regions:
-        newest: dict[int, LastInPartition] = {}
+        here: dict[int, LastInPartition] = {}
         with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
             for row in sorted(opened.checkpoint(), key=lambda row: row.seqno):
-                newest[row.partition] = LastInPartition(0, row.seqno, row.origin, row.origin_seqno)
-        for number, last in newest.items():
-            found[number] = min(found.get(number, last), last, key=lambda one: one.seqno)
+                here[row.partition] = LastInPartition(0, row.seqno, row.origin, row.origin_seqno)
+        for number, last in here.items():
+            found[number] = choose(found.get(number, last), last, key=lambda one: one.seqno)
     return found
-
-
-def _sections(body: list[object], partitions: dict[int, int]) -> set[int]:
-    if body[0] == Kind.NULL:
-        return set(unpack_partitions(body[FIXED_ELEMENTS + 1]))
-    if commit := large_commit_of(body):
-        return set(unpack_partitions(commit[-1]))
-    flat = changes_of(body)
-    return {
-        section_of(flat[at], flat[at + 1], partitions, flat[at + 3]) for at in range(0, len(flat), 4)
-    }  # fmt: skip
 
 
 def last_of_each(chain: Chain, last_seqno: int, wanted: Collection[int]) -> dict[int, LastInPartition]:

@@ -321,17 +321,17 @@ class Door:
         spool: Spool,
         partitions: tuple[int, ...],
         regions: int,
-        note: Callable[[int], None],
+        note: Callable[[Allotted], None],
     ) -> Allotted:
         """Rename a spooled transaction into the chain under the next number: constant time. Not yet visible to
         readers.
 
-        `note` gets the number while failing is still free. Everything before it is synced first, so that only the
+        `note` gets it while failing is still free. Everything before it is synced first, so that only the
         newest ordinary segment can have a torn tail.
         """
         payload, count = spool.commit_payload(partitions)
         allotted = self.allot(payload, count, Kind.LARGE)
-        note(allotted.seqno)
+        note(allotted)
         self._adopt(spool, allotted.seqno, allotted.frame, regions)
         return allotted
 

@@ -17,6 +17,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from os import getpid
 from time import monotonic
 from typing import Final
@@ -45,6 +46,7 @@ from replicate.errors import (
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
 from replicate.journal.record import kind_of, mixed, read_head
+from replicate.journal.sections import changed_partitions
 from replicate.limits import LOOK_S, OPENING_S, RING_RECORD_BYTES_MAX, RING_SLOTS
 from replicate.pool import control as word
 from replicate.region.kind import KIND
@@ -384,6 +386,8 @@ class RegionSession:
         for part in self._touched:
             part.write_slot(seqno, record)
             bits |= part.bit
+        if words[word.KEEPS_RECORDS]:
+            self._move_records(captured, allotted)
         hit("commit.before_append")
         # No ring slot could complete the journal after a power loss, and no before-image undoes a schema change.
         synced = not whole or schema_changed
@@ -418,7 +422,7 @@ class RegionSession:
         assert captured.spool is not None
         try:
             bits = bits_of(self._touched)
-            allotted = door.adopt(captured.spool, captured.partitions, bits, self._write_no_record)
+            allotted = door.adopt(captured.spool, captured.partitions, bits, partial(self._note_spooled, captured))
         except JournalIOError as error:
             raise outcome_of(words, words[word.LAST_SEQNO] + 1, error) from error
         try:
@@ -434,10 +438,20 @@ class RegionSession:
             raise outcome_of(words, allotted.seqno, error) from error
         return allotted.seqno
 
-    def _write_no_record(self, seqno: int) -> None:
+    def _note_spooled(self, captured: CapturedChanges, allotted: Allotted) -> None:
         for part in self._touched:
-            part.write_slot(seqno, None)
-        self._tried_seqno = seqno
+            part.write_slot(allotted.seqno, None)
+        if self.door.words[word.KEEPS_RECORDS]:
+            self._move_records(captured, allotted)
+        self._tried_seqno = allotted.seqno
+
+    def _move_records(self, captured: CapturedChanges, allotted: Allotted) -> None:
+        """Each region that the transaction changes has the records of the partitions that it changes."""
+        seqno, _, origin_seqno, chain, csn = allotted
+        origin = self.door.words[word.OWN_ORIGIN]
+        for number in changed_partitions(captured.payload, captured.partitions, captured.tables):
+            for part in self._touched:
+                part.move_record(origin, number, origin_seqno, chain, csn, seqno)
 
     def _note_versions(self) -> None:
         for part in self._touched:

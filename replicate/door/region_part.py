@@ -46,6 +46,7 @@ class RegionPart:
         "entry",
         "file",
         "lock",
+        "move_record",
         "read_version",
         "region",
         "schema",
@@ -73,6 +74,7 @@ class RegionPart:
         self.schema = region.schema
         self.read_version = region.read_version
         self.write_slot = region.write_slot
+        self.move_record = region.move_record
         self.where = str(entry.path)
         self.bit = 1 << entry.region_id
         self.appended_word = word.REGION_APPENDED + entry.region_id

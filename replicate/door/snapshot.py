@@ -20,6 +20,7 @@ from replicate.door.recovery.redo_region import redo_region
 from replicate.door.recovery.stale_wal import refuse_stale
 from replicate.errors import BusyError
 from replicate.instance.instance import Instance
+from replicate.limits import PARTITION_NONE
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position
 from replicate.pool import control as word
@@ -92,25 +93,36 @@ def _begin(door: Door, regions: HeldRegions, timeout_s: float, only_at: int | No
                 if door.instance.is_supplier:  # other origins move within a segment, our own older ones among them
                     known = door.position()
                 own = (words[word.OWN_ORIGIN], words[word.OWN_ORIGIN_SEQNO], words[word.OWN_CHAIN])
-                csn = words[word.LAST_CSN]
+                csn, keeps_records = words[word.LAST_CSN], bool(words[word.KEEPS_RECORDS])
                 break
         if time.monotonic() >= deadline:
             raise BusyError("the work of a killed writer could not be finished in time", where=str(door.instance.path))
         finish_regions(door, deadline - time.monotonic())
-    return Snapshot(seqno, _position(known, catalogue, regions, *own), csn, catalogue, regions)
+    position = _position(known, catalogue, regions, *own, keeps_records=keeps_records)
+    return Snapshot(seqno, position, csn, catalogue, regions)
 
 
 def _position(
-    position: Position, catalogue: Catalogue, regions: HeldRegions, own: int, own_origin_seqno: int, own_chain: int
+    position: Position,
+    catalogue: Catalogue,
+    regions: HeldRegions,
+    own: int,
+    own_origin_seqno: int,
+    own_chain: int,
+    *,
+    keeps_records: bool,
 ) -> Position:
     """What every origin has come to, from `position` on: of those applied the regions know it, of our own the control
-    block does."""
-    seqno = position.last_seqno
+    block does. Of its partitions the regions know it, too, once something of them was changed since partitions are in
+    use; what they do not know is said to be as far as the stream."""
+    seqno, recorded = position.last_seqno, set[int]()
     for region in regions.opened.values():
         rows = region.checkpoint()
+        recorded.update(row.partition for row in rows if row.origin == own and keeps_records)
         position = _higher(position, Position(seqno, scr_vector(rows), scr_chains(rows)))
     if own_origin_seqno or own_chain:
-        partitions = {definition.partition for definition in catalogue.definitions.values()}
+        used = {definition.partition for definition in catalogue.definitions.values()} - {PARTITION_NONE}
+        partitions = used - recorded
         position = position.advanced(seqno, own, own_origin_seqno, own_chain, partitions if own_origin_seqno else ())
     return position
 

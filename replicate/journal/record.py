@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -49,6 +49,7 @@ from replicate.journal.sections import (
     chained_bytes,
     is_sectioned,
     owners_of,
+    section_of,
     sectioned,
     sections_fault,
     trimmed,
@@ -474,6 +475,17 @@ def large_commit_of(body: Sequence[Any]) -> Sequence[Any]:
     transaction; none of any other."""
     begin = LARGE_BEGINS.get(body[0], 0)
     return body[begin:] if begin and len(body) == begin + _LARGE_ELEMENTS else ()
+
+
+def sections_in(body: Sequence[Any], partitions: MutableMapping[int, int]) -> set[int]:
+    """The sections (sections.py) of what a decoded body changes, or says that it changed. `partitions` as `section_of`
+    takes it. JournalDamagedError."""
+    if body[0] == Kind.NULL:
+        return set(unpack_partitions(body[FIXED_ELEMENTS + 1]))
+    if commit := large_commit_of(body):
+        return set(unpack_partitions(commit[-1]))
+    flat = changes_of(body)
+    return {section_of(flat[at], flat[at + 1], partitions, flat[at + 3]) for at in range(0, len(flat), 4)}
 
 
 def _extension(code: int, data: bytes) -> Any:

@@ -14,14 +14,15 @@ Refuses to know: frames, who wants what, how a table comes to its partition. Pur
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, MutableMapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
 import msgpack
 from xxhash import xxh3_64
 
 from replicate.errors import JournalDamagedError
-from replicate.limits import FRAME_CHANGES_MAX
+from replicate.limits import FRAME_CHANGES_MAX, PARTITION_DEFAULT, PARTITION_MAX
 from replicate.model.transaction import TABLE_ID_MIN, Op
 
 SECTIONS_ELEMENTS: Final = 4
@@ -36,6 +37,9 @@ _OP: Final = 9
 """Stands where the operation of a change would; no change has it."""
 _SECTION: Final = struct.Struct(">IIQ")
 _EVERYBODY: Final = 0
+_OF_ROWS_MAX: Final = int(max(Op.INSERT, Op.UPDATE, Op.DELETE))
+_FIXINT_MAX: Final = 0x7F
+"""Of msgpack: how high a number is that takes one byte. Ids of tables take five."""
 _ERRORS: Final = (ValueError, TypeError, OverflowError, msgpack.UnpackException, RecursionError, struct.error)
 
 Buffer = bytes | bytearray | memoryview
@@ -62,6 +66,21 @@ def owners_of(changes: Buffer, partitions: MutableMapping[int, int]) -> tuple[li
     """The section of each change in flat, packed `changes`, and where each of them ends. `partitions` as `section_of`
     takes it. JournalDamagedError for what are no changes."""
     return _walk(changes, partitions)
+
+
+def changed_partitions(payload: Buffer, named: tuple[int, ...], tables: Mapping[int, int] | None) -> tuple[int, ...]:
+    """The partitions, NONE left out, that a transaction with that payload (b"": a large one) changes. `named`,
+    `tables`: of its CapturedChanges, which name DEFAULT where it is of no partition. JournalDamagedError."""
+    found: Iterable[int] = named
+    if payload and (payload[1] <= _FIXINT_MAX or payload[0] > _OF_ROWS_MAX):  # no row stands first
+        if is_sectioned(payload):
+            found = partitions_of(payload)
+        else:
+            owner = named[0] if named else PARTITION_DEFAULT
+            found = sorted(set(owners_of(payload, defaultdict(lambda: owner) if tables is None else dict(tables))[0]))
+    elif len(named) == 1 and _EVERYBODY < named[0] <= PARTITION_MAX:
+        return named  # nearly always
+    return tuple(number for number in found if _EVERYBODY < number <= PARTITION_MAX)
 
 
 def _walk(changes: Buffer, partitions: MutableMapping[int, int] | None) -> tuple[list[int], list[int]]:

@@ -46,6 +46,11 @@ class Partitions:
     elements: Mapping[str, int] = field(default_factory=dict)
     """Element -> where it belongs, of those that were placed."""
 
+    @property
+    def in_use(self) -> bool:
+        """Whether anything is, or may be, elsewhere than in DEFAULT."""
+        return self != replace(ONLY_DEFAULT, limit=self.limit)
+
     def number(self, name: str) -> int:
         """The number of a partition by its name, in any case, or by the number itself; NONE is one. NotFoundError."""
         if name.upper() == NONE:

@@ -120,8 +120,11 @@ CSN_END: Final = 53
 not)."""
 CSN_END_UNTIL_NS: Final = 54
 """So long that holds (monotonic), unless it is said again: who says it may have gone."""
+KEEPS_RECORDS: Final = 55
+"""Not 0: on a primary, partitions are in use: a commit moves the checkpoint records of those that it changes. Raised
+when the door is opened, never lowered."""
 COMMIT_WORDS_END: Final = 64
-"""Words CSN_END_UNTIL_NS + 1 … 63 are free for the door."""
+"""Words KEEPS_RECORDS + 1 … 63 are free for the door."""
 
 # Ring words: a cache line of their own, because readers poll them.
 EARLY: Final = 64
@@ -160,7 +163,7 @@ HOME_OFFSET: Final = 4096
 HOME_BYTES_MAX: Final = CONTROL_BYTES - HOME_OFFSET - 1
 
 assert READERS_MAX % 8 == 0
-assert WRITERS_GENERATION < COMMIT_WORDS_END <= EARLY
+assert KEEPS_RECORDS < COMMIT_WORDS_END <= EARLY
 assert LAST_PUBLISHED_SEQNO < SLEEPERS
 assert SLEEPERS + SLEEPERS_WORDS <= DEFINITION_OFFSET
 assert DEFINITION_OFFSET + DEFINITIONS_MAX <= REGION_APPENDED

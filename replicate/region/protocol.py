@@ -386,6 +386,11 @@ class WrittenRegion(Protocol):
     def write_slot(self) -> Callable[[int, bytes | None], None]:
         """Puts a commit's number and record into its ring."""
 
+    @property
+    def move_record(self) -> Callable[[int, int, int, int, int, int], None]:
+        """In the open transaction: raise a partition's checkpoint record. Takes the values of a ScrRow, in their
+        order."""
+
     def seqno(self) -> int:
         """The last transaction that it holds."""
 
@@ -594,7 +599,8 @@ class MendedRegion(ReadRegion, Protocol):
         """In a transaction: raise the checkpoint records, and note the batch's first number (0: it is not noted)."""
 
     def cut_ring(self, last_seqno: int, *, reaches: bool) -> None:
-        """In a transaction: forget the commits above. `reaches`: the region holds `last_seqno`, without a record."""
+        """In a transaction: forget the commits above, and the checkpoint records of partitions that name them.
+        `reaches`: the region holds `last_seqno`, without a record."""
 
     def note_taken_back(self, reached: int, rows: list[ScrRow], *, last: bool) -> None:
         """In the transaction that takes a piece back: it stands at `reached` now, on its way to where `rows` are its

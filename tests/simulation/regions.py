@@ -152,6 +152,7 @@ class Region:
         end = pending.ring_end
         if end is not None:
             self.slots = {place: slot for place, slot in self.slots.items() if slot[0] <= end}
+            self.scr = {key: one for key, one in self.scr.items() if not one.partition or one.seqno <= end}
             rest = [slot[0] for slot in self.slots.values()] + [row.seqno for row in self.scr.values()]
             self.seqno = max(rest, default=0)
         place = pending.least_seqno % self.ring_slots
@@ -406,6 +407,9 @@ class ModelWrittenRegion:
 
     def note_seen(self, teller: int, told: Mapping[int, int]) -> None:
         self._connection.working().told_of_seen(teller, told)
+
+    def move_record(self, origin: int, partition: int, origin_seqno: int, chain: int, csn: int, seqno: int) -> None:
+        self._connection.open(self.schema).scr.append(ScrRow(origin, partition, origin_seqno, chain, csn, seqno))
 
     def store_version(self) -> None:
         self._connection.open(self.schema).stores_schema = True

@@ -98,6 +98,8 @@ def _open(instance: Instance, key: tuple[int, str], deadline_s: float) -> Door:
             _doors[key] = door
         else:
             door.instance.reload()  # regions may have been added and released since it was opened
+        if instance.role == "primary" and not instance.is_supplier and door.instance.partitions_now().in_use:
+            door.words[word.KEEPS_RECORDS] = 1
         door.users += 1
         return door
 

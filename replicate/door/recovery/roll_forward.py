@@ -8,7 +8,7 @@ why the work is unfinished. The caller holds the region's lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,11 +26,20 @@ from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import CHANGES_BEGIN, Head, changes_of, decode_batch, read_head, read_part, unpacker
-from replicate.limits import BATCH_BYTES_MAX, PARTITION_MAX, PARTITION_STREAM, RING_RECORD_BYTES_MAX
+from replicate.journal.record import (
+    CHANGES_BEGIN,
+    Head,
+    changes_of,
+    decode_batch,
+    read_head,
+    read_part,
+    sections_in,
+    unpacker,
+)
+from replicate.limits import BATCH_BYTES_MAX, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM, RING_RECORD_BYTES_MAX
 from replicate.model.moves import moves_in
 from replicate.model.region_record import without_making
-from replicate.model.transaction import OF_WRITERS, TELLS_ONLY, Catalogue, Kind, Op, TableDefinition
+from replicate.model.transaction import OF_WRITERS, TABLE_ID_MIN, TELLS_ONLY, Catalogue, Kind, Op, TableDefinition
 from replicate.pool import control as word
 from replicate.region.protocol import MendedRegion, ScrRow
 
@@ -135,6 +144,8 @@ class _Redo:
         self._is_primary, self._is_supplier = instance.role == "primary", instance.is_supplier
         self._name = entry.name
         self._region = region
+        self._keeps_records = self._is_primary and not self._is_supplier and instance.content.partitions.in_use
+        self._partitions = {key: one.partition for key, one in known.definitions.items()}
         self._tables: dict[int, TableDefinition] = dict(known.definitions)
         self._touched: set[int] = set()
         here = {key: one for key, one in known.definitions.items() if one.region == entry.name}
@@ -189,15 +200,18 @@ class _Redo:
     def frame(self, frame: bytes, head: Head, body: Sequence[Any]) -> None:
         """Redo one whole transaction, if it touches this region (on a secondary every one moves its SCR)."""
         changes = self._changes(head, body)
-        if not changes and self._comes_alone(head):
+        moved = self._own_records(head, sections_in(body, self._partitions)) if self._keeps_records else []
+        if not changes and self._comes_alone(head) and not (moved and _is_of_no_table(body)):
             return
         record = frame if len(frame) <= RING_RECORD_BYTES_MAX else None
-        self._transaction(head, [changes] if changes else [], record)
+        self._transaction(head, [changes] if changes else [], record, moved)
 
     def large(self, large: LargeTransaction) -> None:
         """Redo a large transaction part by part."""
         self._touched.clear()
-        self._transaction(read_head(large.commit_frame), self._runs(large), None)
+        head = read_head(large.commit_frame)
+        moved = self._own_records(head, large.partitions) if self._keeps_records else []
+        self._transaction(head, self._runs(large), None, moved)
 
     def _runs(self, large: LargeTransaction) -> Iterator[list[Any]]:
         stream = unpacker()
@@ -211,12 +225,14 @@ class _Redo:
         if waiting:
             raise RegionDamagedError(f"large transaction {large.seqno} ends inside a change", where=self._region.where)
 
-    def _transaction(self, head: Head, runs: Any, record: bytes | None) -> None:
+    def _transaction(self, head: Head, runs: Any, record: bytes | None, moved: list[ScrRow]) -> None:
         with self._local_commit(head.seqno):
             for run in runs:
                 self._rows.apply_all(run)
             if self._is_primary and head.origin in self._own_origins:
                 self._region.write_slot(head.seqno, record)
+                if moved:
+                    self._region.move_checkpoint(moved, applied_from=0)
             else:
                 self._move_checkpoint(self._scr(head), head.seqno, head.seqno)
 
@@ -244,6 +260,11 @@ class _Redo:
         stream = ScrRow(head.origin, PARTITION_STREAM, head.origin_seqno, head.chain, head.csn, head.seqno)
         touched = sorted(self._touched)
         return [stream, *(ScrRow(head.origin, one, head.origin_seqno, 0, 0, head.seqno) for one in touched)]
+
+    def _own_records(self, head: Head, sections: Iterable[int]) -> list[ScrRow]:
+        """As the commit moves them in each region that it changes (door/primary.py)."""
+        numbers = sorted(set(sections) - {PARTITION_STREAM, PARTITION_NONE})
+        return [ScrRow(head.origin, one, head.origin_seqno, head.chain, head.csn, head.seqno) for one in numbers]
 
     def _passes_over(self, partition: int) -> bool:
         return self._content.passes_over(partition) if self._only is None else partition not in self._only
@@ -287,3 +308,8 @@ class _Redo:
             if region == self._name:
                 ours.extend((op, ident, argument, values))
         return ours
+
+
+def _is_of_no_table(body: Sequence[Any]) -> bool:
+    """A comment, say: it is in each region that is rolled forward over it, since nothing tells in which it was made."""
+    return all(ident < TABLE_ID_MIN for ident in changes_of(body)[1::4])

@@ -44,7 +44,7 @@ BOOKKEEPING: Final = (
 OWN_TABLES: Final = ("_replicate_region", "_replicate_table", "_replicate_ring", "_replicate_scr", "_replicate_state")
 _WRITE_SLOT: Final = "UPDATE {}._replicate_ring SET seqno = ?2, record = ?3 WHERE slot = ?1"
 _WRITE_SCR: Final = (
-    "INSERT INTO main._replicate_scr (origin, partition, origin_seqno, chain, csn, seqno) VALUES (?, ?, ?, ?, ?, ?) "
+    "INSERT INTO {}._replicate_scr (origin, partition, origin_seqno, chain, csn, seqno) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (origin, partition) DO UPDATE SET origin_seqno = excluded.origin_seqno, chain = excluded.chain, "
     "csn = excluded.csn, seqno = excluded.seqno WHERE excluded.seqno >= seqno AND excluded.origin_seqno >= origin_seqno"
 )
@@ -282,13 +282,14 @@ def held_below(connection: apsw.Connection) -> int:
 # Synchronization checkpoint records.
 
 
-def read_scr(connection: apsw.Connection) -> list[ScrRow]:
+def read_scr(connection: apsw.Connection, schema: str = "main") -> list[ScrRow]:
     """All checkpoint records, by origin and partition."""
+    found = connection.execute(
+        f"SELECT origin, partition, origin_seqno, chain, csn, seqno FROM {quote(schema)}._replicate_scr ORDER BY 1, 2"
+    )
     return [
         ScrRow(origin, partition, origin_seqno, _unsigned(chain), _unsigned(csn), seqno)
-        for origin, partition, origin_seqno, chain, csn, seqno in connection.execute(
-            "SELECT origin, partition, origin_seqno, chain, csn, seqno FROM main._replicate_scr ORDER BY 1, 2"
-        )
+        for origin, partition, origin_seqno, chain, csn, seqno in found
     ]
 
 
@@ -297,19 +298,39 @@ def write_scr(connection: apsw.Connection, rows: Iterable[ScrRow]) -> None:
 
     RegionDamagedError if one would go back (rolling back has `replace_scr`).
     """
+    write = record_writer(connection)
     for row in rows:
-        connection.execute(
-            _WRITE_SCR,
-            (row.origin, row.partition, row.origin_seqno, _signed(row.chain), _signed(row.csn), row.seqno),
-        )
-        if connection.changes() != 1:
-            found = next(r for r in read_scr(connection) if (r.origin, r.partition) == (row.origin, row.partition))
+        write(row.origin, row.partition, row.origin_seqno, row.chain, row.csn, row.seqno)
+
+
+RecordWriter = Callable[[int, int, int, int, int, int], None]
+"""Raises a checkpoint record; it takes the values of a ScrRow, in their order."""
+
+
+def record_writer(connection: apsw.Connection, schema: str = "main") -> RecordWriter:
+    """`write_scr` of one row, bound to one kept cursor of the connection: a commit on a primary with partitions calls
+    it. `schema`: the name under which the region is attached."""
+    execute = connection.cursor().execute
+    changes = connection.changes
+    text = _WRITE_SCR.format(quote(schema))
+
+    def write(origin: int, partition: int, origin_seqno: int, chain: int, csn: int, seqno: int) -> None:
+        if chain >= _SIGN:  # `_signed`, written out
+            chain -= _WRAP
+        if csn >= _SIGN:
+            csn -= _WRAP
+        execute(text, (origin, partition, origin_seqno, chain, csn, seqno), prepare_flags=OWN_STATEMENT)
+        if changes() != 1:
+            there = read_scr(connection, schema)
+            found = next(row for row in there if (row.origin, row.partition) == (origin, partition))
             raise RegionDamagedError(
-                f"the checkpoint record of origin {row.origin}, partition {row.partition} would go back from "
-                f"{found.origin_seqno} (seqno {found.seqno}) to {row.origin_seqno} (seqno {row.seqno})",
-                where=connection.filename,
+                f"the checkpoint record of origin {origin}, partition {partition} would go back from "
+                f"{found.origin_seqno} (seqno {found.seqno}) to {origin_seqno} (seqno {seqno})",
+                where=connection.db_filename(schema),
                 do="Two Update Processes, or a restored file: seed the region again from the other site",
             )
+
+    return write
 
 
 def replace_scr(connection: apsw.Connection, rows: Iterable[ScrRow]) -> None:

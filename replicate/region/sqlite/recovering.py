@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
-from replicate.limits import RING_SLOTS
+from replicate.limits import PARTITION_STREAM, RING_SLOTS
 from replicate.model.transaction import TableDefinition
 from replicate.region.protocol import RingSlot, ScrRow
 from replicate.region.sqlite.apply.rows import RowApplier
@@ -92,7 +92,11 @@ class MendedFile(OpenedFile):
             write_state(self.connection, APPLIED_FROM, applied_from)
 
     def cut_ring(self, last_seqno: int, *, reaches: bool) -> None:
-        """In a transaction: forget the commits above. `reaches`: the region holds `last_seqno`, without a record."""
+        """In a transaction: forget the commits above, and the checkpoint records of partitions that name them: which
+        they named before, nothing here tells. `reaches`: the region holds `last_seqno`, without a record."""
+        self.connection.execute(
+            "DELETE FROM main._replicate_scr WHERE seqno > ? AND partition <> ?", (last_seqno, PARTITION_STREAM)
+        )
         self.connection.execute(
             "UPDATE main._replicate_ring SET seqno = 0, record = NULL WHERE seqno > ?", (last_seqno,)
         )

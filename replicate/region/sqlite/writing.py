@@ -21,6 +21,7 @@ from replicate.region.sqlite.bookkeeping import (
     OWN_STATEMENT,
     foreign_since,
     read_writers,
+    record_writer,
     region_seqno,
     slot_writer,
     store_schema_version,
@@ -46,9 +47,10 @@ _DEFERRED_FKS: Final = apsw.SQLITE_DBSTATUS_DEFERRED_FKS
 
 class WrittenFile:
     """One region of a writer's connection. `schema`: the name under which the connection has it. `read_version`: its
-    schema version as the open transaction has it. `write_slot`: puts a commit's number and record into its ring."""
+    schema version as the open transaction has it. `write_slot`: puts a commit's number and record into its ring.
+    `move_record`: raises a partition's checkpoint record."""
 
-    __slots__ = ("_connection", "_places", "_places_of", "read_version", "schema", "write_slot")
+    __slots__ = ("_connection", "_places", "_places_of", "move_record", "read_version", "schema", "write_slot")
 
     def __init__(self, connection: apsw.Connection, schema: str) -> None:
         self._connection = connection
@@ -58,6 +60,7 @@ class WrittenFile:
         self.schema = schema
         self.read_version = version_reader(connection, schema)
         self.write_slot = slot_writer(connection, schema)
+        self.move_record = record_writer(connection, schema)
 
     def seqno(self) -> int:
         """The last transaction that it holds."""
