@@ -203,6 +203,10 @@ def numbers_of(instance: Instance, names: Sequence[str]) -> tuple[int, ...]:
         try:
             number = int(name) if is_number else known.number(name)
         except NotFoundError as error:
+            if name.isdigit():
+                raise NotFoundError(
+                    f"there is no partition {name}", do=f"Give a number from {PARTITION_DEFAULT} to {PARTITION_MAX}"
+                ) from error
             raise NotFoundError(
                 f"{instance.name} knows no partition {name}: each instance has names of its own",
                 where=str(instance.path),

@@ -221,7 +221,7 @@ def _lines(opened: Instance, rows: list[_Subscribed]) -> list[str]:
     if own := own_elements(opened):
         named = " and ".join((", ".join(own[:-1]), own[-1]) if len(own) > 1 else own)
         lines.append(f"without {named}: schema changes of that kind are its own (replicate help partitions)")
-    waits = [row.number for row in rows if row.state in (WAITS, LOADING)]
+    waits = [row.number for row in rows if opened.content.choice.state(row.number) in (WAITS, LOADING)]
     if waits:
         lines.append(f"next: replicate -i {opened.named} {opened.content.bringing(waits)}")
     return [*lines, *_row_lines(opened)]

@@ -30,7 +30,7 @@ from replicate.errors import (
 from replicate.limits import FORMAT_VERSION, NAME_PATTERN, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM, REGIONS_MAX
 from replicate.model.elements import elements_in, left_out
 from replicate.model.partitions import ONLY_DEFAULT, Partitions, unpack
-from replicate.model.subscription import Rows, Subscription
+from replicate.model.subscription import FROZEN, NOT_WANTED, WAITS, Rows, Subscription
 from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Origin
 from replicate.model.wish import has_list, told_wishes
@@ -299,7 +299,16 @@ class InstanceFile:
     def subscribed(self, only: Collection[int] = ()) -> list[tuple[str, int, str]]:
         """Name, number and state of each of these partitions; of none named, of all that are known, wanted or here."""
         numbers = set(only) or {*(self.subscription or ()), *(self.held or ()), *self.partitions.names}
-        return [(self.partitions.name(number), number, self.choice.state(number)) for number in sorted(numbers)]
+        return [(self.partitions.name(number), number, self.told_state(number)) for number in sorted(numbers)]
+
+    def told_state(self, number: int) -> str:
+        """How people are told of a partition. One of an audit element has no rows that could wait, or be frozen."""
+        state, elements = self.choice.state(number), elements_in(self.partitions.elements, number)
+        if elements and state == WAITS:
+            return f"waits for the next seed, for {', '.join(elements)}"
+        if elements and state in (FROZEN, NOT_WANTED):
+            return f"not wanted: what this site has of {', '.join(elements)} is its own"
+        return state
 
     def passes_over(self, number: int) -> bool:
         """Whether changes of that partition are journalled here and not applied: its rows are not here, or not yet."""
@@ -325,6 +334,18 @@ class InstanceFile:
             return None
         numbers = {*self.held, *(self.partitions.names if self.subscription is None else self.subscription)}
         return {self.partitions.name(one): int(self.holds(one)) for one in sorted(numbers) if self.wants(one)}
+
+    @property
+    def told_states(self) -> str | None:
+        """How each partition is here, in a line; None on an instance that has all."""
+        if self.held is None:
+            return None
+        return "; ".join(f"{name} {state}" for name, _, state in self.subscribed_here)
+
+    @property
+    def subscribed_here(self) -> list[tuple[str, int, str]]:
+        """As `subscribed`, without those of which nothing is wanted, and nothing was ever here."""
+        return [one for one in self.subscribed() if one[2] != NOT_WANTED]
 
     @property
     def is_partial(self) -> bool:

@@ -187,7 +187,7 @@ def _partitions(instance: Instance) -> tuple[PartitionReport, ...]:
     content = instance.content
     if content.subscription is None and content.held is None:
         return ()
-    return tuple(PartitionReport(*one) for one in content.subscribed())
+    return tuple(PartitionReport(*one) for one in content.subscribed_here)
 
 
 def _closed(
@@ -256,7 +256,7 @@ def _waiting(instance: Instance) -> Iterator[Finding]:
     known, told = content.partitions, instance.told_held
     lacking = [one for one in sorted({*known.names, *(choice.wanted or ())}) if choice.wants(one) > choice.holds(one)]
     for one in lacking:
-        name, state = known.name(one), choice.state(one)
+        name, state = known.name(one), content.told_state(one)
         text = f"partition {name}: wanted, and not here: it {state}; {instance.name} {told}"
         yield Finding("PARTITION_WAITS", text, f"replicate -i INSTANCE {content.bringing([one])}", name)
     if choice.wanted is None and not lacking:

@@ -102,3 +102,19 @@ def test_rows_of_a_table(pair: Pair) -> None:
             said("-i", "west", "subscription", "filter", *words)
     with pytest.raises(ReplicateError, match="instance east is primary"):
         said("-i", "east", "subscription", "filter", "account", "--where", "id = 1")
+
+
+def test_a_partition_of_an_element_has_no_rows_that_were_frozen(pair: Pair) -> None:
+    for site in ("east", "west"):
+        said("-i", site, "partition", "create", "plans", "--id", "5")
+        said("-i", site, "partition", "element", "DEFINITION", "plans")
+    said("-i", "west", "subscription", "set", "1", "5")
+    pair.seed()
+    words = said("-i", "west", "subscription", "remove", "plans").splitlines()
+    assert words[:2] == [
+        "DEFAULT  number 1  here",
+        "plans    number 5  not wanted: what this site has of DEFINITION, STORAGE, SECTION is its own",
+    ]
+    words = said("-i", "west", "subscription", "add", "plans").splitlines()
+    assert words[1] == "plans    number 5  waits for the next seed, for DEFINITION, STORAGE, SECTION"
+    assert "next: replicate -i west seed --restart" in words
