@@ -40,6 +40,7 @@ from replicate.instance.instance import Instance
 from replicate.roles.encounters import Encounters
 from replicate.security.authenticate import LISTEN, Authenticated, Authenticator
 from replicate.settings.load import Address, parse_address
+from replicate.status.partition_figures import CopyFigures
 from replicate.wire.introduction import reason_of
 from replicate.wire.message import UpdateState
 
@@ -186,6 +187,7 @@ class ReceiverServer:
         await self.seeds.listen()
         source.tell(WAITING)
         context.figures, context.why_not_ready = source.metrics, source.why_not_ready
+        context.from_files = CopyFigures(source.instance.path).look
         context.ready(f"{WAITING} on {address}")
         try:
             async with trio.open_nursery() as nursery:
@@ -325,7 +327,8 @@ class ReceiverServer:
 
     def _measure(self) -> dict[str, Any]:
         """For a line of statistics."""
-        return self.source.measured(self.source.sample())
+        found, states = self.source.measured(self.source.sample()), self.source.instance.content.told_states
+        return found if states is None else found | {"partition_states": states}
 
 
 async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:

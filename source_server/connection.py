@@ -339,6 +339,7 @@ class SourceConnection:
         self._selection = with_rows(instance, self.link.peer, definitions, partitions, is_filtered=is_filtered)
         if self._selection is None:
             return agreed
+        self.consumer.reading.kept_back.is_counted = True
         # What goes of the first parts of a large transaction is told again from its beginning.
         return replace(agreed, from_part=0)
 
@@ -495,7 +496,8 @@ class SourceConnection:
             if unseen is not None:
                 found = self._unseen(unseen, found)
             if isinstance(found, FrameBatch):
-                found = found if selection is None else selection.take(found)
+                if selection is not None:
+                    found = self._selected(selection, found)
                 self.link.check_known(found.data)
                 await self._pass_on(found)
                 if selection is not None and not isinstance(selection, PartitionSelection):
@@ -519,8 +521,16 @@ class SourceConnection:
             return unseen.take(found)
         return unseen.takes_large(found)
 
+    def _selected(self, selection: Selection, batch: FrameBatch) -> FrameBatch:
+        """What of it goes."""
+        before = selection.kept_back
+        made = selection.take(batch)
+        self.consumer.reading.kept_back.note(selection.kept_back - before, len(batch.data) - len(made.data))
+        return made
+
     async def _pass_selected(self, selection: Selection, large: LargeTransaction) -> None:
         """What goes of a large transaction."""
+        before = selection.kept_back
         with closing(selection.large(large.commit_frame, large.parts(), secrets.randbits(64))) as items:
             while (item := await trio.to_thread.run_sync(next, items, None)) is not None:
                 if not isinstance(item, StreamParts):
@@ -529,6 +539,7 @@ class SourceConnection:
                     await self._offer_item(item)
                 else:
                     await self._filtering.take(item)
+        self.consumer.reading.kept_back.note(selection.kept_back - before, 0)
 
     async def _pass_on(self, item: FrameBatch | LargePiece) -> None:
         filtering = self._filtering

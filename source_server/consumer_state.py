@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import trio
@@ -83,6 +83,25 @@ class ConsumerProgress:
 
 
 @dataclass(slots=True)
+class KeptBack:
+    """What the consumer was spared since the start, as it does not want what is changed there. `is_counted`: since a
+    stream has begun that leaves anything out."""
+
+    is_counted: bool = False
+    transactions: int = 0
+    frame_bytes: int = 0
+
+    def note(self, transactions: int, frame_bytes: int) -> None:
+        """So many of which only the number goes, and so many bytes fewer."""
+        self.transactions += transactions
+        self.frame_bytes += max(0, frame_bytes)  # what is told in other words may be longer
+
+    def figures(self) -> dict[str, int]:
+        """Those of daemon/figures.py."""
+        return {"kept_back": self.transactions, "kept_back_bytes": self.frame_bytes} if self.is_counted else {}
+
+
+@dataclass(slots=True)
 class ReadCounts:
     """Where the transactions that are sent were read: `place` is the last one, the numbers are since the start."""
 
@@ -90,6 +109,7 @@ class ReadCounts:
     from_pool: int = 0
     from_files: int = 0
     switches: int = 0
+    kept_back: KeptBack = field(default_factory=KeptBack)
 
 
 class ConsumerState:
@@ -213,6 +233,7 @@ class ConsumerState:
             "xoff_total": statistics.total("xoff"),
             "read_transactions": {"pool": reading.from_pool, "files": reading.from_files},
             "refused_connections": self.refused,
+            **reading.kept_back.figures(),
             **({"patrol": self.indexes.beside} if self.indexes.beside else {}),
             **self.indexes.figures(time.time_ns()),
             **self.filter.measured(),

@@ -89,6 +89,8 @@ class DaemonContext:
     facts: dict[str, Any] = field(default_factory=dict)
     figures: Figures = no_figures
     """What /metrics gives of this daemon, read when somebody asks; `serve` sets it."""
+    from_files: Figures = no_figures
+    """The same, of what is to be read from files: it is asked in a thread."""
     why_not_ready: Callable[[], str] = lambda: ""
     """Why /readyz says no though the daemon serves ("": it says yes); `serve` may set it."""
     asks_aside: bool = False
@@ -370,6 +372,7 @@ class _Frame:
         listeners, address = await listen(wanted, where=f"{context.kind}.metrics_listen")
         watched = Watched(
             figures=lambda: context.figures(),
+            from_files=lambda: context.from_files(),
             why_not_ready=context.missing,
             labels={"daemon": context.kind, "peer": context.name.partition("-")[2]},
             instance_path=context.instance_path,
@@ -387,6 +390,7 @@ class _Frame:
         if self._aside is None:
             return False
         context.figures, context.why_not_ready = no_figures, lambda: ASIDE
+        context.from_files = no_figures
         context.status(ASIDE)
         async with self._keeping:
             while self._held:

@@ -20,7 +20,7 @@ from structlog.typing import FilteringBoundLogger
 
 from replicate.compare.last_compare import Compared, look_at_compared
 from replicate.daemon.admission import Admission, Guest
-from replicate.daemon.figures import CONTENT_TYPE, Figures, page
+from replicate.daemon.figures import CONTENT_TYPE, Figures, Measured, no_figures, page
 from replicate.daemon.http import REQUEST_BYTES_MAX, Answer, read_request, render
 from replicate.journal.space import JournalSpace, journal_space
 from replicate.security.tls_files import certificate_ends
@@ -43,6 +43,8 @@ class Watched:
     cap_bytes: int
     tls: TlsConfig
     log: FilteringBoundLogger
+    from_files: Figures = no_figures
+    """Those that may take as long as a disk does: asked in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class _OnDisk:
     space: JournalSpace | None
     certificate_ends_s: Mapping[str, float]
     compared: Compared = field(default_factory=Compared)
+    more: Measured = field(default_factory=dict)
 
 
 class MetricsServer:
@@ -112,8 +115,20 @@ class MetricsServer:
 
     async def _look_at_disk(self) -> _OnDisk:
         with trio.move_on_after(DISK_PATIENCE_S):
-            return await trio.to_thread.run_sync(_look, self._watched, abandon_on_cancel=True, limiter=self._limiter)
+            return await trio.to_thread.run_sync(self._look, abandon_on_cancel=True, limiter=self._limiter)
         return _OnDisk(None, {})
+
+    def _look(self) -> _OnDisk:
+        """In a thread: a disk may be slow."""
+        watched = self._watched
+        try:
+            space = journal_space(watched.instance_path / "journal")
+        except OSError:
+            space = None
+        ends = certificate_ends(watched.instance_path, watched.tls)
+        compared = look_at_compared(watched.instance_path)
+        certificate_ends_s = {path.name: end_s for path, (_, end_s) in ends.items()}
+        return _OnDisk(space, certificate_ends_s, compared, watched.from_files())
 
     def _figures(self, found: _OnDisk) -> dict[str, Any]:
         watched, space, compared = self._watched, found.space, found.compared.found
@@ -129,16 +144,6 @@ class MetricsServer:
         now_s = time.time()
         made["compared_s"] = {other: max(0.0, now_s - one.wall_ns / 1e9) for other, one in compared.items()}
         made["compared_equal"] = {other: one.is_equal for other, one in compared.items()}
+        made |= found.more
         made["certificate_expires_s"] = {name: end_s - now_s for name, end_s in found.certificate_ends_s.items()}
         return made
-
-
-def _look(watched: Watched) -> _OnDisk:
-    """In a thread: a disk may be slow."""
-    try:
-        space = journal_space(watched.instance_path / "journal")
-    except OSError:
-        space = None
-    ends = certificate_ends(watched.instance_path, watched.tls)
-    compared = look_at_compared(watched.instance_path)
-    return _OnDisk(space, {path.name: end_s for path, (_, end_s) in ends.items()}, compared)

@@ -36,7 +36,12 @@ PROMETHEUS_OWN = {"up"}
 WITH_TLS_ONLY = {"dualsite_certificate_expires_seconds"}
 ON_REFUSAL_ONLY = {"dualsite_refused_connections_total"}
 ON_SUPPLIERS_ONLY = {"dualsite_merged_total", "dualsite_lost_total"}  # test_suppliers.py
-WITH_PARTITIONS_ONLY = {"dualsite_partition_here_state"}  # receiver_server/test_source_state.py
+WITH_PARTITIONS_ONLY = {
+    "dualsite_partition_here_state",  # receiver_server/test_source_state.py
+    *("dualsite_partition_seqno", "dualsite_partition_origin_seqno"),  # test_partition_figures.py
+    "dualsite_partition_copied_bytes",  # status/test_partition_figures.py
+    *("dualsite_kept_back_total", "dualsite_kept_back_bytes_total"),  # test_partition_figures.py
+}
 
 Figures = dict[str, list[tuple[dict[str, str], float]]]
 

@@ -105,7 +105,7 @@ def paused(consumer: ConsumerState) -> None:
 
 async def receiver(change: Callable[[SourceState], None], pool: Any, directory: Path) -> dict[str, Any]:
     context, log = context_of("receiver")
-    content = SimpleNamespace(partitions_here=None)
+    content = SimpleNamespace(partitions_here=None, told_states=None)
     instance = cast(
         Any, SimpleNamespace(path=Path("/there"), run_directory=directory, is_supplier=False, content=content)
     )
@@ -178,7 +178,8 @@ UNUSED = {
     *("patrol", "patrol_verified_rows", "patrol_age_s", "patrol_passed", "patrol_different"),
     *("index_entries", "index_age_s", "index_left_out", "index_damaged"),
     *("merged_total", "lost_total"),
-    "partition_here",
+    *("partition_here", "partition_states", "partition_copied", "partition_seqno", "partition_origin_seqno"),
+    *("kept_back", "kept_back_bytes"),
 }
 """What nobody says who has no filter, has not heard of the patrol, is no supplier, or has all partitions."""
 
