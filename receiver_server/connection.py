@@ -127,7 +127,7 @@ class ReceiverConnection:
         )
         flow = Flow(source.pool.memory.bytes, config.xoff_percent, config.xon_percent)
         told_by = source.filter.looked_at(config.filter_format)
-        with suppress(ReplicateError):  # who needs the file says so
+        with suppress(ReplicateError):  # what needs the file says so
             source.instance.partitions_now()
         me = introduction(source.instance, config.heartbeat_period_s, told_by, is_seeded=seeds.is_wanted)
         self.link = ReceiverLink(settings, flow, me, trio.current_time(), time.time_ns())

@@ -129,7 +129,7 @@ class RoleTaker:
         return problems
 
     def _way_back(self, peer: str) -> list[str]:
-        """The stream will run the other way: through our Source Server for who is our source now."""
+        """The stream will run the other way: through our Source Server for the one that is our source now."""
         instance, daemon = self.instance, f"source-{peer}"
         instance.reload()
         if peer not in {one.name for one in instance.peers}:

@@ -133,7 +133,7 @@ async def _obey(
 
 
 class KeptListener(trio.abc.Listener[trio.SocketStream]):
-    """A listener that outlives who listens: callers wait through a change of the role."""
+    """A listener that outlives its task: callers wait through a change of the role."""
 
     def __init__(self, listener: trio.SocketListener) -> None:
         self._listener = listener

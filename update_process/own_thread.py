@@ -13,7 +13,7 @@ from threading import Event, Lock, Thread
 from typing import Final
 
 AGAIN_S: Final = 0.002
-"""Until one is asked again who had nothing to do."""
+"""Until one that had nothing to do is asked again."""
 
 
 def run_beside(call: Callable[[], None], meanwhile: Callable[[], bool], *, name: str) -> None:

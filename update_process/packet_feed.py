@@ -70,7 +70,7 @@ class PacketFeed:
         return 0
 
     def request_restart(self) -> int:
-        """It is in vain: who drives the applier ends by that."""
+        """It is in vain: what drives the applier ends by that."""
         return 1
 
     def restart_done(self, _number: int) -> bool:

@@ -2,7 +2,7 @@
 
 Once it is known that one is gone, the Receiver Server lets it in no longer. What came from it before may still lie in
 the receive pool: so all streams are asked to begin again, which empties the pool; then this one says that it has
-parted. Who hears of the last that have parted says that the one that is gone is retired (roles/retiring.py).
+parted. One that hears of the last parting says that the one that is gone is retired (roles/retiring.py).
 
 Guarantees: what is said is true when it is said, also after a kill: a process that comes after begins with the streams
 again. Nothing is held between two calls.

@@ -235,7 +235,7 @@ class Routes:
 
     def _region_of(self, op: Any, table_id: Any, argument: Any, values: Any) -> str | None:
         if op in (Op.SEEN, Op.RESOLVED):
-            return next(iter(self._session.rows))  # a supplier has one region, and so has who follows it
+            return next(iter(self._session.rows))  # a supplier has one region, and so has one that follows it
         if op in TELLS_ONLY:
             return None
         if op == Op.REGION:

@@ -1,7 +1,7 @@
 """A directory of segments as its unbroken parts: copies, restored files and half a backup may lack some in the middle.
 
 Guarantees: each part is a chain by its headers' own words, and nothing that is asked of it looks at what is after the
-hole; the newest part grows with the directory. A header that cannot be read makes no hole: who reads there is told of
+hole; the newest part grows with the directory. A header that cannot be read makes no hole: a reader there is told of
 the damage.
 Refuses to know: what fills a hole; readers and what they want.
 """

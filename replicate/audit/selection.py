@@ -284,7 +284,7 @@ def exactly(key: Sequence[Any]) -> tuple[KeyValue, ...]:
 def packed_ways(values: KeyValue) -> set[bytes]:
     """Each of these values as it is packed in a change; one that no change can hold has none."""
     found = set()
-    # 0.0 and -0.0 are one to who compares them, and two as they are packed.
+    # 0.0 and -0.0 are one to a comparison, and two as they are packed.
     for value in [value for _, value in values] + [-value for kind, value in values if kind is float and value == 0]:
         try:
             found.add(msgpack.packb(value, use_bin_type=True))

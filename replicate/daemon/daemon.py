@@ -293,7 +293,7 @@ class _Frame:
             self._end(failure)
 
     def _whose(self) -> dict[str, Any]:
-        """Of which instance, in which role: who reads logs of several sees by it where roles have changed."""
+        """Of which instance, in which role: a reader of several logs sees by it where roles have changed."""
         try:
             found = read_file(self._files.instance_path / INSTANCE_FILE)
         except ReplicateError:  # the daemon finds that, and says what to do

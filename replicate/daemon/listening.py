@@ -1,8 +1,8 @@
 """Listening at a HOST:PORT of the settings, and finding out beforehand whether that could be done.
 
-Guarantees: what cannot be listened on is refused by an error that names the setting; nothing is open then. Who only
-asks (`try_listen`) never listens, so nobody connects to it, and a daemon that starts meanwhile gets the port. However
-many connect, no more are heard at once than may in.
+Guarantees: what cannot be listened on is refused by an error that names the setting; nothing is open then. A mere
+question (`try_listen`) never listens, so nobody connects to it, and a daemon that starts meanwhile gets the port.
+However many connect, no more are heard at once than may in.
 Refuses to know: who connects, and what for.
 """
 

@@ -104,7 +104,7 @@ class LockFile:
                 raise self.running_error(other)
             self._name_twice(fd)
             pid = os.getpid()
-            # Nothing is cut off: who takes the lock again has said so all the time, and a stop finds it at each moment.
+            # Nothing is cut off: a process that takes the lock again has said so all the time, for a stop to find.
             os.pwrite(fd, f"{pid} {_start_ticks(pid)} {instead}\n".encode().ljust(_WORDS_BYTES), 0)
         except BaseException as error:
             os.close(fd)

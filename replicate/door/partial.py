@@ -6,7 +6,7 @@
 Guarantees: every segment that holds a transaction which is not whole, or which a filter has told in its own words, has
 the flag in its header (journal/header.py), wherever it is copied to. A kill leaves a journal that says less than it
 has, never more.
-Leaves to others: who makes a secondary primary takes the flag from what it writes itself (door/appended_segment.py).
+Leaves to others: what makes a secondary primary takes the flag from what it writes itself (door/appended_segment.py).
 """
 
 from __future__ import annotations

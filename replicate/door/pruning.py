@@ -99,7 +99,7 @@ class _Pruning:
         self._regions = content.regions
         self._chain = chain
         self._is_secondary = content.role == "secondary"
-        # Until one who took over is heard here, what we wrote as primary may stand in no other journal.
+        # Until one that took over is heard here, what we wrote as primary may stand in no other journal.
         newest = door.catalogue_now().histories[-1:]
         wrote_last = self._is_secondary and any(one.instance == content.uuid for one in newest)
         self._consumers = [

@@ -46,7 +46,7 @@ def vectors_of(door: Door) -> ViewedVectors:
 def start_for(
     chain: Chain, known: Chains, last_seqno: int, index: SparseIndex | None = None, *, after_seqno: int = 0
 ) -> int:
-    """The first transaction up to `last_seqno` that who knows that much lacks; `last_seqno` + 1 when there is none.
+    """The first transaction up to `last_seqno` that one with that knowledge lacks; `last_seqno` + 1 when there is none.
     `after_seqno`: up to there all is known.
 
     The journal's oldest segment must begin with what is known. Raises what reading raises."""

@@ -1,4 +1,4 @@
-"""The lock of the consumers' positions: who reads one, and writes what he has made of it, is alone with them meanwhile.
+"""The lock of the consumers' positions: a process that reads one, and writes what it makes of it, is alone meanwhile.
 
 Guarantees: it dies with its holder. Refuses to know: what a position says (instance/consumers.py).
 """

@@ -88,8 +88,8 @@ def _inode(path: Path) -> str:
 def _read(directory: Path, *, copy_too: bool = False) -> InstanceFile:
     """The instance file, its paths as they are where the directory stands now.
 
-    WrongInstanceError for a copy while its original is still there: both would write the same regions. `copy_too`: who
-    asks writes nothing, and looks at nothing beyond the directory.
+    WrongInstanceError for a copy while its original is still there: both would write the same regions. `copy_too`: the
+    caller writes nothing, and looks at nothing beyond the directory.
     """
     content = read_file(directory / FILE_NAME)
     home = Path(content.home)
@@ -619,7 +619,7 @@ class Instance:
         nobody has changed it."""
         try:
             found = os.stat(self._file)
-        except OSError:  # gone, with all of the instance: who needs it says so
+        except OSError:  # gone, with all of the instance: what needs it says so
             return self.content.partitions
         stamp = (found.st_ino, found.st_mtime_ns)
         if stamp != self._partitions_stamp:

@@ -232,7 +232,7 @@ def kind_of(payload: bytes) -> Kind:
 
 
 def trim(frame: bytes, wants: Callable[[int], bool]) -> bytes:
-    """What of a MIXED frame goes to who wants those sections: itself, fewer sections, or a NULL record where nothing
+    """What of a MIXED frame goes to a site with those sections: itself, fewer sections, or a NULL record where nothing
     is left. JournalDamagedError when it has no sections."""
     head = read_head(frame)
     left = trimmed(memoryview(frame)[FRAME_HEAD_BYTES:], wants)

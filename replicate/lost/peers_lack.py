@@ -52,7 +52,7 @@ class Owner:
     was_released: bool = False
     """Whether there was another region before, which may have held more than those do."""
     was_demoted: bool = False
-    """Whether it was primary before, and nobody who took over is heard in its journal yet."""
+    """Whether it was primary before, and nobody that took over is heard in its journal yet."""
 
     @classmethod
     def of(cls, instance: Instance) -> Owner:
@@ -92,7 +92,7 @@ class Owner:
 
 
 def _peers_of(instance: Instance) -> tuple[PeerEntry, ...]:
-    """The peers that may lack something: the passive ones of a demoted primary too, until one who took over is heard
+    """The peers that may lack something: the passive ones of a demoted primary too, until one that took over is heard
     here, as what it wrote as primary may stand in no other journal (the rule of door/pruning.py)."""
     if instance.consumers == instance.peers:
         return instance.peers

@@ -245,7 +245,7 @@ def names_in_expressions(sql: str) -> frozenset[str]:
 
 
 def unfit_statement(sql: str, table: str, listed: Sequence[str], left: Mapping[str, Blank]) -> str:
-    """Why a schema change cannot go to who has these columns of that table; "" when it can, as it is. `left`: the
+    """Why a schema change cannot go to a site with these columns of that table; "" when it can, as it is. `left`: the
     others, folded."""
     found, name = list(_tokens(sql)), fold(table)
     ways = {name, *(prefix + name for prefix in STAND_INS)}
@@ -289,7 +289,7 @@ def _unfit_alter(found: list[_SqlToken], name: str, listed: set[str], left: Mapp
         return ""
     verb, rest = found[at + 1].keyword, found[at + 2 :]
     if verb == "RENAME" and rest[0].keyword == "TO":
-        return ""  # the table: who tells rows sees to that
+        return ""  # the table: what tells rows sees to that
     is_column = rest[0].keyword == "COLUMN"
     rest = rest[is_column:]
     if verb == "RENAME":

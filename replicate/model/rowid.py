@@ -11,7 +11,7 @@ from typing import Final
 
 ROWID_NAMES: Final = ("rowid", "_rowid_", "oid")
 RAREST_FIRST: Final = ("_rowid_", "rowid", "oid")
-"""For who does not know all columns: a definition has no generated ones, and hardly one of those is called so."""
+"""For code that does not know all columns: a definition has no generated ones, and hardly one of those is called so."""
 
 
 def rowid_name(columns: Iterable[str], names: Iterable[str] = ROWID_NAMES) -> str | None:

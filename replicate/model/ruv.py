@@ -100,12 +100,12 @@ Decision = NothingToSend | Send | NotHeld | Forked
 
 
 def lacks(known: Chains, origin: int, origin_seqno: int) -> bool:
-    """Whether who knows that much has not got the transaction of that number."""
+    """Whether one that knows that much has not got the transaction of that number."""
     return known.get(origin, (NOTHING, 0))[0] < origin_seqno
 
 
 def covers(known: Chains, other: Chains) -> bool:
-    """Whether who knows that much has all that `other` says."""
+    """Whether one that knows that much has all that `other` says."""
     return not any(lacks(known, origin, last) for origin, (last, _) in other.items())
 
 

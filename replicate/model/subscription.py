@@ -139,6 +139,6 @@ class Subscription:
         return replace(self, frozen=tuple(one for one in self.frozen if one not in numbers))
 
     def lacking_below(self, numbers: Collection[int], next_seqno: int) -> Numbers:
-        """Of these, those of which the journal here lacks something from transaction `next_seqno` on: who begins there
-        would miss it."""
+        """Of these, those of which the journal here lacks something from transaction `next_seqno` on: one that begins
+        there would miss it."""
         return tuple(one for one in sorted(numbers) if self.streamed.get(one, 0) > next_seqno)

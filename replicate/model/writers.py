@@ -1,14 +1,14 @@
-"""Which supplier writes what: each partition of a network of suppliers is one's, who may let others write it, too.
+"""Which supplier writes what: each partition of a network of suppliers is one's, which may let others write it.
 
-Whose a partition is gives it away by a transaction (a REGION change, `written`). All that it has written there stands
+Its supplier gives one away by a transaction (a REGION change, `written`). All that it has written there stands
 before that in every journal, so no two change a row at once. It may have others write beside it instead (`shared`),
-and each of these ends that for itself (`left`): then rows are merged (registers.py). Who alone writes everything may
+and each of these ends that for itself (`left`): then rows are merged (registers.py). One that alone writes all may
 change the schema.
 
-One that is gone for good (`retiring`) is waited for no longer once every other one has `parted` from it: who has all
+One that is gone for good (`retiring`) is waited for no longer once every other one has `parted` from it: one with all
 these records has all that any of them ever took from it, and says so (`retired`).
 
-Guarantees: a partition that was never given belongs to who has the rest (REST).
+Guarantees: a partition that was never given is of the one with the rest (REST).
 Refuses to know: where this is kept (region/), who asks. Pure.
 """
 
@@ -61,11 +61,11 @@ def is_otherwise(names: object) -> bool:
 @dataclass(frozen=True, slots=True)
 class Writers:
     """`by`: partition, or REST -> UUID (16 bytes) of the supplier whose it is. Empty: there are no suppliers. `shared`:
-    the same -> those who write it, too, or have (then with a place below 0) -> their places, from 1 on. `by_row`: those
-    whose rows are merged whole, not column by column. `summed`: the same -> how their tables are merged otherwise
-    (Otherwise): columns that are sums, tables whose rows are merged whole. `retiring`: suppliers that are gone -> who
-    offers to have what they wrote. `parted`: the same -> who takes nothing more from them. `retired`: those that all
-    have parted from. `fences`: who has all others stand aside."""
+    the same -> those that write it, too, or have (then with a place below 0) -> their places, from 1 on. `by_row`:
+    those whose rows are merged whole, not column by column. `summed`: the same -> how their tables are merged
+    otherwise (Otherwise): columns that are sums, tables whose rows are merged whole. `retiring`: suppliers that are
+    gone -> who offers to have what they wrote. `parted`: the same -> who takes nothing more from them. `retired`:
+    those that all have parted from. `fences`: who has all others stand aside."""
 
     by: Mapping[int, bytes] = field(default_factory=dict)
     shared: Mapping[int, Mapping[bytes, int]] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class Writers:
         known = self.shared.get(partition, {})
         place = values[2] if what == SHARED else -abs(known.get(instance, 0))
         if type(place) is not int or not place:
-            raise JournalDamagedError(f"partition {partition} was left by who did not share it")
+            raise JournalDamagedError(f"partition {partition} was left by one that did not share it")
         shared = {**self.shared, partition: {**known, instance: place}}
         if what != SHARED:
             return replace(self, shared=shared)
@@ -220,8 +220,8 @@ class Writers:
         return frozenset(one for one in known if not self.is_gone(one)) - self.parted.get(gone, frozenset())
 
     def heir(self, gone: bytes) -> bytes:
-        """Who gets what it wrote: of those who have offered that, and are there, the same one everywhere; b"": none.
-        One offers it before it parts, so who has heard of all that have parted knows every offer."""
+        """Who gets what it wrote: of those that have offered it, and are there, the same one everywhere; b"": none.
+        One offers it before it parts, so one that has heard all partings knows every offer."""
         return min((one for one in self.retiring.get(gone, ()) if not self.is_gone(one)), default=b"")
 
     def to_retire(self, own: bytes, known: Collection[bytes]) -> tuple[bytes, ...]:

@@ -119,7 +119,7 @@ CSN_END: Final = 53
 """On a supplier: from which csn on nothing of our own is committed, as our clock is ahead of all others (0: it is
 not)."""
 CSN_END_UNTIL_NS: Final = 54
-"""So long that holds (monotonic), unless it is said again: who says it may have gone."""
+"""So long that holds (monotonic), unless it is said again: the process that says it may have gone."""
 KEEPS_RECORDS: Final = 55
 """Not 0: on a primary, partitions are in use: a commit moves the checkpoint records of those that it changes. Raised
 when the door is opened, never lowered."""

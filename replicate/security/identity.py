@@ -90,7 +90,7 @@ def for_pages(of: Identity | Path) -> ssl.SSLContext:
 
 
 def for_browsers(identity: Identity) -> ssl.SSLContext:
-    """The server's end for those that may have no certificate of ours: who shows one, shows one of the CA."""
+    """The server's end for those that may have no certificate of ours: one that is shown is of the CA."""
     identity.server.verify_mode = ssl.CERT_OPTIONAL
     return identity.server
 

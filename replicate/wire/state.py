@@ -60,7 +60,7 @@ _M: Final = MessageType
 _SAY: Final = Direction.SEND
 _HEAR: Final = Direction.RECEIVE
 _BULK: Final = (_M.DATA, _M.PARTS, _M.LARGE, _M.CHECK)
-"""What nobody sends who has heard XOFF."""
+"""What a side that has heard XOFF does not send."""
 
 Move = tuple[Direction, MessageType]
 

@@ -153,7 +153,7 @@ class Replay:
     goes_on_by: str = ""
     """In a rebuild: what goes on from where a failure has left it."""
     is_of_packets: bool = False
-    """Who made them has left out the rows that never leave its instance, as a Source Server does; no journal has."""
+    """Their maker has left out the rows that never leave its instance, as a Source Server does; no journal has."""
     keys_max: int = PIECE_KEYS_MAX
     bytes_max: int = PIECE_BYTES_MAX
     _routes: Routes = field(init=False)

@@ -51,7 +51,7 @@ ORPHANS_WAIT_S: Final = 0.2
 _lock = threading.Lock()
 _doors: Final[dict[tuple[int, str], Door]] = {}
 _given_up: Final[deque[Door]] = deque()
-"""Doors whose user has gone, and who has not been counted off yet."""
+"""Doors whose user has gone, and that are not counted off yet."""
 
 
 def _begin_anew_in_child() -> None:

@@ -216,7 +216,7 @@ def _open_journal(instance: Instance, chain: Chain, regions: list[Region]) -> Jo
     last, scan = chain.scan_last()
     _check_incarnation(instance, last)
     if last.header.incarnation < instance.content.incarnation:
-        # Who raised it may have been killed before the file's name was durable; what it writes must not outlive it.
+        # What raised it may have died before the file's name was durable; what is written now must not outlive it.
         sync_directory(os.fspath(instance.path))
     consumers = [read_consumer(instance.consumers_directory, peer.name) for peer in instance.peers]
     durable = DurableSidecar(instance.journal_directory / SIDECAR_NAME)

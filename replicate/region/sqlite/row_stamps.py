@@ -192,7 +192,7 @@ class RowStamps:
     def purge(self, stable: Mapping[int, int], has_unique: Callable[[int], bool]) -> int:
         """Forget the stamps of rows that only transactions have stamped which everybody has: origin -> the last one.
         Where a table `has_unique` values, only what is before all its stamps that not everybody has: a row that comes
-        back may have its value from one of those, and who has had it longer must be the same on every site. How many
+        back may have its value from one of those, and which has had it longer must be the same on every site. How many
         are left."""
         for (table_id,) in self._execute(_STAMPED_TABLES).fetchall():
             least = self._least_unstable(table_id, stable) if has_unique(table_id) else _LATEST

@@ -235,8 +235,8 @@ class Archive:
         )
 
     def _clean(self) -> int:
-        """Remove the folders that no manifest names; how many there were. Who is locked out writes none; elsewhere one
-        that was written to of late may be a run's that is at work."""
+        """Remove the folders that no manifest names; how many there were. A run that is locked out writes none;
+        elsewhere one that was written to of late may be a run's that is at work."""
         bound_s = float("inf") if self._files.keeps_out else time.time() - LEFT_AFTER_S
         written: dict[str, float] = {}
         for what in KINDS:

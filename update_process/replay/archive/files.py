@@ -158,7 +158,7 @@ class LocalFiles:
         self._make(name, lambda aside: aside.write_bytes(data))
 
     def write_new(self, name: str, data: bytes) -> bool:
-        if (self.path / name).exists():  # who writes here holds the lock
+        if (self.path / name).exists():  # a process that writes here holds the lock
             return False
         self.write(name, data)
         return True

@@ -177,7 +177,7 @@ def packed_keys(key: Sequence[KeyValue]) -> list[bytes]:
 
 
 def _values(one: KeyValue) -> list[Any]:
-    # 0.0 and -0.0 are one to who compares them, and two as they are packed.
+    # 0.0 and -0.0 are one to a comparison, and two as they are packed.
     return [value for _, value in one] + [-value for kind, value in one if kind is float and value == 0]
 
 

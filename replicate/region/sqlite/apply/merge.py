@@ -2,8 +2,8 @@
 
 Guarantees: a row all of whose changes the transaction's writer had seen is changed strictly, with the whole
 before-image; only the others are merged, by their stamps (model/registers.py). What was done is given back as changes
-that fit what was here, so that redo, secondaries and all who read the journal meet exactly that. What was lost is kept.
-Leaves to others: transactions, who may write, the journal (update_process/merging.py).
+that fit what was here, so that redo, secondaries and all that read the journal meet exactly that. What was lost
+is kept. Leaves to others: transactions, who may write, the journal (update_process/merging.py).
 """
 
 from __future__ import annotations
@@ -580,7 +580,7 @@ class _Merge:
         return all(stamps.get(groups[at]) == self._stamp for at in merger._unique(name[0]))
 
     def _is_before(self, name: tuple[int, bytes], other: tuple[int, bytes]) -> bool:
-        """Whether a row keeps a unique value that another one wants, too: who has had its own longer."""
+        """Whether a row keeps a unique value that another one wants, too: which has had its own longer."""
         return (self._held_since(name), name) < (self._held_since(other), other)
 
     def _insert(self, name: tuple[int, bytes]) -> None:
