@@ -62,6 +62,58 @@ def _setting(default: Scalar, sentence: str, **facts: Any) -> Any:
     return field(default=default, metadata={"facts": Facts(sentence, **facts)})
 
 
+# Rows that several sections have.
+
+
+def _filter_format() -> Any:
+    return _setting(
+        "json",
+        "What the filter reads and writes: a line of JSON, or a map of msgpack, for each event; of a function always "
+        "msgpack.",
+        choices=("json", "msgpack"),
+    )
+
+
+def _filter_timeout_s() -> Any:
+    return _setting(
+        64.0, "A filter that has read and said nothing for this long has failed.", unit="s", least=0.1, most=86400
+    )
+
+
+def _patrol_round_s() -> Any:
+    return _setting(
+        3600.0, "Least time from the beginning of a round to that of the next.", unit="s", least=0.1, most=31_536_000
+    )
+
+
+def _metrics_listen() -> Any:
+    return _setting(
+        "",
+        "HOST:PORT to serve /metrics, /livez and /readyz on; '' for none, port 0 takes a free one and reports it. "
+        "Loopback only.",
+    )
+
+
+def _statistics_period_s() -> Any:
+    return _setting(300.0, "Time between two statistics events in the log.", unit="s", least=0.1, most=86400)
+
+
+def _statistics() -> Any:
+    return _setting(
+        True,
+        "Whether statistics events are logged; `replicate statistics` orders otherwise until it ends.",
+    )
+
+
+def _statistics_transactions() -> Any:
+    return _setting(
+        0,
+        "A statistics event after so many transactions too, one a second at most; 0: by time only.",
+        least=0,
+        most=1_000_000_000,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class JournalConfig:
     """[journal]"""
@@ -159,15 +211,8 @@ class SourceConfig:
         "A program, or package.module:function, that each transaction goes through before it is sent (`replicate "
         "help filters`); '' for none.",
     )
-    filter_format: Literal["json", "msgpack"] = _setting(
-        "json",
-        "What the filter reads and writes: a line of JSON, or a map of msgpack, for each event; of a function always "
-        "msgpack.",
-        choices=("json", "msgpack"),
-    )
-    filter_timeout_s: float = _setting(
-        64.0, "A filter that has read and said nothing for this long has failed.", unit="s", least=0.1, most=86400
-    )
+    filter_format: Literal["json", "msgpack"] = _filter_format()
+    filter_timeout_s: float = _filter_timeout_s()
     filter_schema: str = _setting(
         "",
         "A script of the CREATE TABLE statements that the peer's region has, for what the filter makes; REGION=FILE, … "
@@ -185,27 +230,11 @@ class SourceConfig:
         8.0, "Most megabytes that the patrol reads a second.", unit="MB", least=0.001, most=100_000
     )
     patrol_hours: str = _setting("", "When the patrol goes, by the local clock, such as 22-6; '' for always.")
-    patrol_round_s: float = _setting(
-        3600.0, "Least time from the beginning of a round to that of the next.", unit="s", least=0.1, most=31_536_000
-    )
-    metrics_listen: str = _setting(
-        "",
-        "HOST:PORT to serve /metrics, /livez and /readyz on; '' for none, port 0 takes a free one and reports it. "
-        "Loopback only.",
-    )
-    statistics_period_s: float = _setting(
-        300.0, "Time between two statistics events in the log.", unit="s", least=0.1, most=86400
-    )
-    statistics: bool = _setting(
-        True,
-        "Whether statistics events are logged; `replicate statistics` orders otherwise until it ends.",
-    )
-    statistics_transactions: int = _setting(
-        0,
-        "A statistics event after so many transactions too, one a second at most; 0: by time only.",
-        least=0,
-        most=1_000_000_000,
-    )
+    patrol_round_s: float = _patrol_round_s()
+    metrics_listen: str = _metrics_listen()
+    statistics_period_s: float = _statistics_period_s()
+    statistics: bool = _statistics()
+    statistics_transactions: int = _statistics_transactions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,15 +296,8 @@ class ReceiverConfig:
         "A program, or package.module:function, that each transaction goes through before the receive pool (`replicate "
         "help filters`); '' for none.",
     )
-    filter_format: Literal["json", "msgpack"] = _setting(
-        "json",
-        "What the filter reads and writes: a line of JSON, or a map of msgpack, for each event; of a function always "
-        "msgpack.",
-        choices=("json", "msgpack"),
-    )
-    filter_timeout_s: float = _setting(
-        64.0, "A filter that has read and said nothing for this long has failed.", unit="s", least=0.1, most=86400
-    )
+    filter_format: Literal["json", "msgpack"] = _filter_format()
+    filter_timeout_s: float = _filter_timeout_s()
     patrol_percent: float = _setting(
         1.0,
         "How much of a core the patrol may take, which looks through the indexes here; 0: there is none.",
@@ -287,32 +309,16 @@ class ReceiverConfig:
         8.0, "Most megabytes that it reads a second.", unit="MB", least=0.001, most=100_000
     )
     patrol_hours: str = _setting("", "When it goes, by the local clock, such as 22-6; '' for always.")
-    patrol_round_s: float = _setting(
-        3600.0, "Least time from the beginning of a round to that of the next.", unit="s", least=0.1, most=31_536_000
-    )
+    patrol_round_s: float = _patrol_round_s()
     on_divergence: Literal["continue", "stop"] = _setting(
         "continue",
         "Whether the stream goes on, or stops until it is mended, when the patrol finds rows that differ.",
         choices=("continue", "stop"),
     )
-    metrics_listen: str = _setting(
-        "",
-        "HOST:PORT to serve /metrics, /livez and /readyz on; '' for none, port 0 takes a free one and reports it. "
-        "Loopback only.",
-    )
-    statistics_period_s: float = _setting(
-        300.0, "Time between two statistics events in the log.", unit="s", least=0.1, most=86400
-    )
-    statistics: bool = _setting(
-        True,
-        "Whether statistics events are logged; `replicate statistics` orders otherwise until it ends.",
-    )
-    statistics_transactions: int = _setting(
-        0,
-        "A statistics event after so many transactions too, one a second at most; 0: by time only.",
-        least=0,
-        most=1_000_000_000,
-    )
+    metrics_listen: str = _metrics_listen()
+    statistics_period_s: float = _statistics_period_s()
+    statistics: bool = _statistics()
+    statistics_transactions: int = _statistics_transactions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,24 +355,10 @@ class UpdateConfig:
         least=0.1,
         most=3600,
     )
-    metrics_listen: str = _setting(
-        "",
-        "HOST:PORT to serve /metrics, /livez and /readyz on; '' for none, port 0 takes a free one and reports it. "
-        "Loopback only.",
-    )
-    statistics_period_s: float = _setting(
-        300.0, "Time between two statistics events in the log.", unit="s", least=0.1, most=86400
-    )
-    statistics: bool = _setting(
-        True,
-        "Whether statistics events are logged; `replicate statistics` orders otherwise until it ends.",
-    )
-    statistics_transactions: int = _setting(
-        0,
-        "A statistics event after so many transactions too, one a second at most; 0: by time only.",
-        least=0,
-        most=1_000_000_000,
-    )
+    metrics_listen: str = _metrics_listen()
+    statistics_period_s: float = _statistics_period_s()
+    statistics: bool = _statistics()
+    statistics_transactions: int = _statistics_transactions()
     comment_hook: str = _setting(
         "",
         "module:function that is called for each comment in the log, after its commit, at least once, in a process of "
