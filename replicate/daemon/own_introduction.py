@@ -11,8 +11,10 @@ from typing import Final
 
 import replicate
 from replicate.instance.instance import Instance
+from replicate.limits import BATCH_BYTES_MAX
 from replicate.model.subscription import Rows
 from replicate.model.takeover import Takeover
+from replicate.wire.features import FEATURES
 from replicate.wire.message import Introduction
 
 FILTER_CHARACTERS_MAX: Final = 500
@@ -52,6 +54,8 @@ def introduction(
         role=content.told_role,
         incarnation=content.incarnation,
         release=replicate.__version__,
+        features=FEATURES,
+        batch_bytes_max=BATCH_BYTES_MAX,
         heartbeat_period_ms=max(1, round(heartbeat_period_s * 1000)),
         wall_ns=time.time_ns(),
         filter=filters,

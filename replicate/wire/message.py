@@ -58,7 +58,6 @@ from replicate.limits import (
 )
 from replicate.model.takeover import Takeover
 from replicate.model.vector import Chains, SynchronizationVector
-from replicate.wire.features import FEATURES
 
 CHUNK_BYTES: Final = 256 * KIB
 """Most bytes in one CATALOGUE_CHUNK (or of a seed or a lost file in one chunk): a heartbeat never waits longer."""
@@ -198,10 +197,10 @@ class Introduction:
     role: str
     incarnation: int
     release: str
-    features: tuple[str, ...] = FEATURES
-    batch_bytes_max: int = BATCH_BYTES_MAX
-    heartbeat_period_ms: int = 15_000
-    wall_ns: int = 0
+    features: tuple[str, ...]
+    batch_bytes_max: int
+    heartbeat_period_ms: int
+    wall_ns: int
     filter: str = ""
     takeovers: tuple[Takeover, ...] = ()
     rows: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from receiver_server.flow import Flow
 from receiver_server.link import ReceiverLink, ReceiverProgress
 from replicate.journal.record import FrameBatch, large_payload, pack_elements, pack_frame, pack_part
 from replicate.journal.walk import walk
-from replicate.limits import PART_BYTES
+from replicate.limits import BATCH_BYTES_MAX, PART_BYTES
 from replicate.model.transaction import Kind, Op
 from replicate.model.vector import Position
 from replicate.settings.table import ReceiverConfig, SourceConfig
@@ -32,6 +32,7 @@ from replicate.wire.event import (
     SourceIntroduced,
     Started,
 )
+from replicate.wire.features import FEATURES
 from replicate.wire.frame import FRAME_HEAD_BYTES
 from replicate.wire.message import Introduction
 from replicate.wire.resync import LargeHead, SourceView, StartAt, decide
@@ -39,8 +40,8 @@ from source_server.link import SourceLink, SourceProgress
 
 WALL_NS = 1_700_000_000_000_000_000
 NETWORK = bytes(range(16))
-PRIMARY = Introduction(NETWORK, b"p" * 16, "paris", "primary", 1, "0.1")
-SECONDARY = Introduction(NETWORK, b"s" * 16, "oslo", "secondary", 1, "0.1")
+PRIMARY = Introduction(NETWORK, b"p" * 16, "paris", "primary", 1, "0.1", FEATURES, BATCH_BYTES_MAX, 15_000, 0)
+SECONDARY = Introduction(NETWORK, b"s" * 16, "oslo", "secondary", 1, "0.1", FEATURES, BATCH_BYTES_MAX, 15_000, 0)
 POOL_BYTES = 4 * 1024 * 1024
 
 

@@ -25,6 +25,7 @@ from replicate.door.snapshot import door_of
 from replicate.door.telling import tell
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.limits import BATCH_BYTES_MAX
 from replicate.model.vector import Chains
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivePool, RecordKind
@@ -32,6 +33,7 @@ from replicate.roles.supplier import convert
 from replicate.roles.writing import give, share
 from replicate.settings.table import UpdateConfig
 from replicate.transfer.seed.direct import seed
+from replicate.wire.features import FEATURES
 from replicate.wire.message import Introduction, Restart
 from source_server.restart import Agreed, agree_by_vector
 from tests.harness.instances import with_settings
@@ -117,7 +119,18 @@ class Suppliers:
         known = self.vector(consumer)
         self.by[consumer].reload()  # recovery may have raised its incarnation
         content = self.by[consumer].content
-        who = Introduction(content.network, content.uuid, content.name, content.told_role, content.incarnation, "test")
+        who = Introduction(
+            content.network,
+            content.uuid,
+            content.name,
+            content.told_role,
+            content.incarnation,
+            "test",
+            FEATURES,
+            BATCH_BYTES_MAX,
+            15_000,
+            0,
+        )
         with door_of(self.by[source]) as door:
             door.sync_to_end()
             return agree_by_vector(door, Restart(0, chains=known), who)

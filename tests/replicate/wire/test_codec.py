@@ -18,6 +18,7 @@ from replicate.model.partitions import ONLY_DEFAULT
 from replicate.model.takeover import TAKEOVERS_MAX, Takeover
 from replicate.model.vector import SynchronizationVector
 from replicate.wire.codec import decode, encode
+from replicate.wire.features import FEATURES
 from replicate.wire.frame import FRAME_HEAD_BYTES, FrameReader
 from replicate.wire.message import (
     LIMITS,
@@ -113,7 +114,7 @@ MESSAGES = st.one_of(
     st.builds(HandoverDone, U64, U32, TEXT),
 )  # fmt: skip
 
-WHO_ONE = Introduction(b"n" * 16, b"i" * 16, "oslo", "secondary", 1, "0.1")
+WHO_ONE = Introduction(b"n" * 16, b"i" * 16, "oslo", "secondary", 1, "0.1", FEATURES, BATCH_BYTES_MAX, 15_000, 0)
 EXAMPLES: list[Message] = [
     Hello(1, 1, WHO_ONE),
     HelloReply(1, 1, WHO_ONE),

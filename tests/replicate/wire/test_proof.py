@@ -7,8 +7,9 @@ import os
 import pytest
 
 from replicate.errors import InternalError, NotAuthenticatedError, PeerError
-from replicate.limits import HELLO_BYTES_MAX
+from replicate.limits import BATCH_BYTES_MAX, HELLO_BYTES_MAX
 from replicate.wire.codec import encode
+from replicate.wire.features import FEATURES
 from replicate.wire.frame import FRAME_HEAD_BYTES, pack_wire_frame
 from replicate.wire.message import Hello, Introduction, Refuse
 from replicate.wire.proof import CHALLENGE_TYPE, NONCE_BYTES, PROOF_TYPE, Proof
@@ -119,7 +120,7 @@ def test_another_network_is_told_so() -> None:
 
 
 def test_a_release_that_proves_nothing_is_refused_by_its_version() -> None:
-    me = Introduction(NETWORK, b"i" * 16, "east", "primary", 1, "0.0.1")
+    me = Introduction(NETWORK, b"i" * 16, "east", "primary", 1, "0.0.1", FEATURES, BATCH_BYTES_MAX, 15_000, 0)
     other = receiver()
     with pytest.raises(NotAuthenticatedError, match="without proving a key") as caught:
         other.receive(b"".join(encode(Hello(1, 1, me))))
