@@ -105,8 +105,8 @@ def make_logger(
     *,
     daemon: str,
     instance: str,
-    level: str = "info",
-    row_values: bool = False,
+    level: str,
+    row_values: bool,
     file: LogFile | None = None,
     console: TextIO | None = None,
 ) -> FilteringBoundLogger:

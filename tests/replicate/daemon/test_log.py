@@ -18,10 +18,14 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def logger(file: LogFile, *, row_values: bool = False) -> Any:
+    return make_logger(daemon="d", instance="i", level="info", row_values=row_values, file=file)
+
+
 def test_json_lines_with_bound_facts(tmp_path: Path) -> None:
     path = tmp_path / "d.log"
     file = LogFile(path)
-    log = make_logger(daemon="source-west", instance="i", level="info", file=file)
+    log = make_logger(daemon="source-west", instance="i", level="info", row_values=False, file=file)
     log.debug("not written")
     log.info("connected", peer="west\nline", address=Path("/x"), raw=b"\xff", odd="\udcff")
     log.bind(more=1).warning("slow")
@@ -47,9 +51,9 @@ def test_json_lines_with_bound_facts(tmp_path: Path) -> None:
 def test_values_of_rows_are_left_out_unless_wanted(tmp_path: Path) -> None:
     path = tmp_path / "d.log"
     file = LogFile(path)
-    make_logger(daemon="d", instance="i", file=file).error("conflict", table="t", before=["secret"], after=["secret"])
-    make_logger(daemon="d", instance="i", file=file, row_values=True).error("conflict", before=["secret"])
-    make_logger(daemon="d", instance="i", file=file).error("rows differ", keys="up to secret", key="secret")
+    logger(file).error("conflict", table="t", before=["secret"], after=["secret"])
+    logger(file, row_values=True).error("conflict", before=["secret"])
+    logger(file).error("rows differ", keys="up to secret", key="secret")
     first, second, third = lines(path)
     assert "secret" not in json.dumps([first, third])
     assert first["table"] == "t"
@@ -117,7 +121,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_gets_it_readable_and_may_go_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     file = LogFile(tmp_path / "d.log")
-    log = make_logger(daemon="d", instance="i", file=file, console=screen)
+    log = make_logger(daemon="d", instance="i", level="info", row_values=False, file=file, console=screen)
     log.info("hello", seqno=7)
     assert "hello" in screen.getvalue()
     assert "seqno" in screen.getvalue()

@@ -23,7 +23,8 @@ ODD = st.recursive(
 
 def test_a_line_that_a_daemon_has_written(tmp_path: Path) -> None:
     file = LogFile(tmp_path / "update.log")
-    make_logger(daemon="update", instance="/srv/west", file=file).info("statistics", transactions=7, lag_s=None)
+    log = make_logger(daemon="update", instance="/srv/west", level="info", row_values=False, file=file)
+    log.info("statistics", transactions=7, lag_s=None)
     file.close()
     found = read_line((tmp_path / "update.log").read_bytes())
     assert found is not None
