@@ -1,11 +1,14 @@
 """The return of an old primary by itself: refused for what it has more, it goes back to where another site took over.
 
-Guarantees: only where receiver.auto_rollback is set, and by the rules of `replicate rollback` without --to: after a
-record that another instance took over, to the point that our own journal proves, with what is taken back in a durable
-file before anything is undone; a fence needs no other word. A rollback that was killed is finished first. What bars
-the way is said once, with the command that helps, and tried again only for another word of a source. Where a schema
-change bars it and receiver.auto_seed is set, the instance is filled again, after the same file; a copy that was
-interrupted is finished.
+Guarantees: it happens only where receiver.auto_rollback is set, and by the rules of `replicate rollback` without --to:
+
+* there is a record that another instance took over (a fence needs no other word);
+* it goes to the point that our own journal proves;
+* what is taken back is in a durable file before anything is undone.
+
+A rollback that was killed is finished first. What bars the way is said once, with the command that helps, and tried
+again only for another word of a source. Where a schema change bars it and receiver.auto_seed is set, the instance is
+filled again, after the same file. A copy that was interrupted is finished.
 Leaves to others: the rollback (replicate/roles/rollback.py), what a source has said (replicate/roles/verdict.py), the
 copy (replicate/transfer/seed/request.py).
 """

@@ -1,12 +1,17 @@
 """Removing journal segments that nobody needs any more.
 
-Guarantees: a segment goes only when every registered consumer has durably applied all of it (and so has the seed that
-is on its way to one), and every region holds it on the disk; the newest two always stay, and of a secondary as much as
-a rollback may want (journal.rollback_bytes). Where an archive is configured, that must hold it, too; where suppliers
-share, all that do. At the cap the policy `keep` removes nothing more; `drop-consumer` gives up the slowest consumers,
-as few as it takes, each marked as to be seeded; `prune-archived` removes what is archived, whatever consumers still
-need. The journal's reserve is kept up on the way (journal/reserve.py).
-Refuses to know: who asks and how often, what a consumer does about it.
+Guarantees: a segment goes only when all these have all of it, durably:
+
+* every registered consumer, and the seed that is on its way to one;
+* every region;
+* the archive, where one is configured;
+* every supplier that shares a partition, where there are any.
+
+The newest two segments always stay. A secondary keeps as much as a rollback may want (journal.rollback_bytes). At the
+cap `keep` removes nothing more. `drop-consumer` gives up the slowest consumers, as few as it takes, each marked as to
+be seeded. `prune-archived` removes what is archived, whatever consumers still need. The journal's reserve is kept up on
+the way (journal/reserve.py).
+Leaves to others: who asks and how often, what a consumer does about it.
 """
 
 from __future__ import annotations
