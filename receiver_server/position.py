@@ -28,7 +28,6 @@ from replicate.pool.journal_pool import JournalPool
 from replicate.pool.receive_pool import READ, ReceivedRecord, ReceivePool, RecordKind
 from replicate.region.kind import KIND
 from replicate.region.protocol import scr_chains, scr_vector
-from replicate.roles.retiring import writers_of
 from replicate.wire.introduction import refusal
 from replicate.wire.message import Introduction, RefuseCode
 
@@ -75,6 +74,8 @@ def find_applied(instance: Instance) -> Position | None:
 def find_vector(instance: Instance, peer: Introduction) -> Position:
     """On a supplier: what its journal has, of all origins. Raises what opening the door and the region raises, and the
     refusal of a `peer` that is gone for good."""
+    from replicate.roles.retiring import writers_of  # here: no secondary needs it
+
     instance.reload()
     if writers_of(instance).is_gone(peer.instance):
         raise refusal(RefuseCode.RETIRED, f"{peer.name} is gone for good, as {instance.name} was told", name=peer.name)

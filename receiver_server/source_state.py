@@ -47,7 +47,6 @@ from replicate.pool.receive_pool import ReceivePool
 from replicate.roles.restored import settle, turn_back
 from replicate.roles.verdict import forget_verdict, note_verdict, verdict_of
 from replicate.settings.table import ReceiverConfig
-from replicate.transfer.packet.store import level_by_packets
 from replicate.wire.message import Heartbeat, Introduction, UpdateState
 
 WAITING: Final = "waiting for a connection"
@@ -358,6 +357,8 @@ class SourceState:
             suppliers.is_restoring = True
             suppliers.forget_levels()
         suppliers.looked_at(self.pool.read_address)
+        from replicate.transfer.packet.store import level_by_packets  # here: of suppliers that were restored only
+
         awaited = {peer.name for peer in self.instance.peers if not peer.passive}
         try:
             were_level = suppliers.were_level | level_by_packets(self.instance)

@@ -276,6 +276,8 @@ class Applier:
                 return Waiting.BARRIER
         if batch is None:
             if is_alone:
+                from update_process.arrival import take_added  # here: few transactions come alone
+
                 added = take_added(self.session, self._routes, window.bodies[cut.start])
                 if added is not None:
                     done.arrived += ((added.name, added.making is not None),)

@@ -35,6 +35,19 @@ class ChainPart(Chain):
         return self._high == _ANY
 
 
+class UnpackedPart(ChainPart):
+    """The segments of a directory that nobody writes to, as a stage: it is listed once, and not for each batch that is
+    read of it."""
+
+    def __init__(self, directory: str | os.PathLike[str], *, network: bytes | None = None) -> None:
+        """JournalIOError."""
+        super().__init__(directory, 0, _ANY, network=network)
+        self._numbers = super().first_seqnos()
+
+    def first_seqnos(self) -> list[int]:
+        return list(self._numbers)
+
+
 def parts_of(directory: str | os.PathLike[str], *, network: bytes | None = None) -> list[ChainPart]:
     """The unbroken parts of a directory's segments, oldest first; none when it has no segment.
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from replicate.audit.chain_parts import ChainPart, parts_of
+from replicate.audit.chain_parts import ChainPart, UnpackedPart, parts_of
 from replicate.audit.stretches import Stretch
 from replicate.errors import (
     DamagedError,
@@ -137,9 +137,9 @@ class Journals:
         spark: Callable[[], Any] | None = None,
         segments: Sequence[tuple[Path, int]] = (),
     ) -> None:
-        """Look at each. `segments`: further directories of one segment, and with which transaction that ends: it need
-        not be looked for. NotFoundError, UsageError, WrongNetworkError, JournalDamagedError, FormatUnknownError, and
-        what reading an archive's manifests raises."""
+        """Look at each. `segments`: further directories of one segment, in our stage, and with which transaction that
+        ends: it need not be looked for. NotFoundError, UsageError, WrongNetworkError, JournalDamagedError,
+        FormatUnknownError, and what reading an archive's manifests raises."""
         self.archives: list[ArchiveRanges] = []
         self.chains: list[ChainPart] = []
         """Of each directory its unbroken parts."""
@@ -154,7 +154,7 @@ class Journals:
                 self.chains += parts_of(journal_directory(path), network=network)
         self._ends = [_end(chain) for chain in self.chains]
         for directory, last_seqno in segments:
-            self.chains += parts_of(directory, network=network)
+            self.chains.append(UnpackedPart(directory, network=network))
             self._ends.append((last_seqno, last_seqno))
         self._archived = max((one.ranges[-1].last_seqno for one in self.archives), default=0)
 
@@ -342,7 +342,7 @@ class Journals:
                 return
         directory = self._unpack(archive, one, copy)
         try:
-            yield Chain(directory, network=bytes.fromhex(one.network))
+            yield UnpackedPart(directory, network=bytes.fromhex(one.network))
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 

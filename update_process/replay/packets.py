@@ -53,7 +53,6 @@ from update_process.replay.command import (
 )
 from update_process.replay.excerpts import apply_by_transactions, goes_by_transactions, refuse_spark
 from update_process.replay.run import silent
-from update_process.replay.supplied import apply_between_suppliers
 from update_process.replay.unpacking import Imported, unpack, unpacking_room
 
 
@@ -80,6 +79,8 @@ def import_packets(
         inbox = look(instance, paths, now_s)
         done = Imported(for_others=inbox.for_others, dry_run=dry_run, errors=list(inbox.refused))
         if instance.is_supplier:
+            from update_process.replay.supplied import apply_between_suppliers  # here: a secondary needs none of it
+
             places, gap = apply_between_suppliers(instance, inbox, done, spark, dry_run, told)
         else:
             inbox = _without_another_past(instance, _without_misfits(instance, inbox, done), done)

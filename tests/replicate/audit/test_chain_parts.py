@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from replicate.audit.chain_parts import part_with, parts_of
+from replicate.audit.chain_parts import UnpackedPart, part_with, parts_of
 from replicate.errors import JournalMissingError
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
@@ -81,3 +82,22 @@ def test_damage_makes_no_hole_and_an_empty_directory_no_part(directory: Path, tm
     (tmp_path / "empty").mkdir()
     assert parts_of(tmp_path / "empty") == []
     assert part_with(tmp_path / "empty", 1).first_seqnos() == []
+
+
+def test_a_directory_that_nobody_writes_to_is_listed_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[str] = []
+    really = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: [listed.append(path), really(path)][1])
+    (whole,) = parts_of(directory)
+    last = whole.scan_last()[1].last_seqno
+    frames = []
+    for chain in (UnpackedPart(directory), whole):
+        listed.clear()
+        with closing(ChainReader(chain, 1)) as reader:
+            found = []
+            while (batch := reader.read(250_000, last)) is not None:
+                assert isinstance(batch, FrameBatch)
+                found.append(batch)
+        frames.append(found)
+        assert bool(listed) is (chain is whole)
+    assert frames[0] == frames[1]
