@@ -6,7 +6,7 @@ gone silent, that the Update Process was really killed, and that both databases 
 `replicate compare` and by an independent row-by-row comparison.
 However it ends, nothing of it is left running, and its directory is removed unless it is to be kept (it is kept, too,
 when something failed).
-Refuses to know: how replication works; it only uses what any user can.
+Leaves to others: how replication works; it only uses what any user can.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ as well (and does, with --plain): the one line that replication asks of it is in
 Guarantees: `create` makes the schema and its first rows; `write` runs until its time is over or SIGTERM, ends with
 whole transactions, and prints one JSON object a line: its progress, and at the end what it committed. Every committed
 transaction leaves the row (writer, number) in `journal_of_work`, numbered without a gap; one rolled back leaves none.
-Refuses to know: that its database is replicated, and where to.
+Leaves to others: that its database is replicated, and where to.
 """
 
 from __future__ import annotations

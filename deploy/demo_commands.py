@@ -4,7 +4,7 @@ Guarantees: every command is shown before it runs, with its output; a command th
 with its exit code; after `Workshop.close` no process of this demonstration runs, nothing of it is in shared memory,
 and its directory is gone unless it is to be kept. Its processes are known by a mark in their environment, so that
 nobody else's is ever taken for one of them.
-Refuses to know: the story that the demonstration tells.
+Leaves to others: the story that the demonstration tells.
 """
 
 from __future__ import annotations

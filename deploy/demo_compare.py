@@ -3,7 +3,7 @@
 Guarantees: what counts is type and value of every column, the hidden rowid, the order of keys, `sqlite_sequence`, and
 the text of every table, index, trigger and view; what Dualsite keeps for itself (`_replicate_*`) is left out. The
 files are never opened where they are, only as copies; the caller sees to it that nobody writes to them meanwhile.
-Refuses to know: how the files came to be equal or different.
+Leaves to others: how the files came to be equal or different.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Guarantees: exit code 0 means that every process of the primary was killed while
 had; that the application went on at the other site; that what was lost was put back by `lost apply`, each transaction
 once; that the roles were changed back; and that both databases were equal in the end, by `replicate compare` and by an
 independent row-by-row comparison. However it ends, nothing of it is left running.
-Refuses to know: how replication works; it only uses what any user can.
+Leaves to others: how replication works; it only uses what any user can.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the stream, with a reset, and refuses the next ones until `mend`. `swallow` leav
 comes through it any more until `mend`.
 Guarantees: `cut` returns only when a connection that was carrying data has really been broken; what was carried, and
 in how many connections, is counted; after `close` no thread and no socket is left.
-Refuses to know: what the bytes mean.
+Leaves to others: what the bytes mean.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ How to drive it: see replicate/wire/connection.py. What it adds:
 Guarantees: what is handed on is exactly `next_seqno`, `next_seqno` + 1, … of the restart, each once, every frame head
 looked at. A gap is refused by a GapError that names both numbers, and nothing of that message is handed on. What lies
 below the next number is a duplicate: dropped and counted. XOFF comes while the pool has room for all on its way.
-Refuses to know: the receive pool, what a transaction holds, sockets, clocks. Pure.
+Leaves to others: the receive pool, what a transaction holds, sockets, clocks. Pure.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ place up to which the pool is freed is noted *before* the applied position is re
 in the pool, and what was freed before is applied. (The pool's only producer is our caller, which does not write now.)
 After a loss of power the regions may lack what our journal holds: until the Update Process has recovered it no place
 is known: what is durable here may be pruned there, and would be refused as lost.
-Refuses to know: connections, how the pool is made again when it does not fit. Blocks on the disk: call it in a thread.
+Leaves to others: connections, how the pool is made again when it does not fit. Blocks on the disk: call it in a thread.
 """
 
 from __future__ import annotations

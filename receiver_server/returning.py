@@ -8,9 +8,9 @@ Guarantees: it happens only where receiver.auto_rollback is set, and by the rule
 
 A rollback that was killed is finished first. What bars the way is said once, with the command that helps, and tried
 again only for another word of a source. Where a schema change bars it and receiver.auto_seed is set, the instance is
-A rollback that was killed is finished first. What bars the way is said once, with the command that helps, and tried
-again only for another word of a source. Where a schema change bars it and receiver.auto_seed is set, it is
-filled again, after the same file. A copy that was interrupted is finished.
+filled again, after the same file. An interrupted copy is finished.
+Leaves to others: the rollback (replicate/roles/rollback.py), what a source has said (replicate/roles/verdict.py), the
+copy (replicate/transfer/seed/request.py).
 """
 
 from __future__ import annotations

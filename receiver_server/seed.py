@@ -13,7 +13,7 @@ The command talks over a socket in the instance's run directory, a JSON value a 
 Guarantees: the wish lives as long as the command's connection, not longer: a killed command leaves nothing that would
 keep the stream from going on. What has arrived survives the connection, this daemon and the command. At most
 SEED_WINDOW_BYTES wait for the disk. Only the instance's owner (or root) is heard.
-Refuses to know: what is in the file, and how it is installed (the command does that).
+Leaves to others: what is in the file, and how it is installed (the command does that).
 """
 
 from __future__ import annotations

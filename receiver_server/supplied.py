@@ -4,7 +4,7 @@ All sources share the receive pool, and each counts by its own journal. So what 
 where its records lie: a record that the Update Process has freed is applied.
 
 Guarantees: what is called applied was freed; numbers only rise between two starts of the stream.
-Refuses to know: connections, the pool's memory, clocks. Pure.
+Leaves to others: connections, the pool's memory, clocks. Pure.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: importing it is cheap and opens nothing; `connect` and all names of PEP 249 (those of replicate.dbapi) are
 loaded on first use, for the daemons import this package too and need no SQL. `__dualsite__` tells our package
 from the unrelated PyPI distribution of the same import name.
-Refuses to know: everything else.
+Leaves to others: everything else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bounds that hold everywhere, and the relations between them, asserted at import.
 
 Guarantees: a number that two modules must agree on is written here once.
-Refuses to know: anything that an operator may set (that is config.py).
+Leaves to others: anything that an operator may set (that is config.py).
 """
 
 from __future__ import annotations

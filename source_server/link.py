@@ -16,7 +16,7 @@ How to drive it: see replicate/wire/connection.py. What it adds:
 Guarantees: what leaves is one gap-free sequence from the point agreed on; a batch out of order is refused before a byte
 of it leaves. Not more than the receiver's window, and one batch, is unacknowledged. Nothing leaves after XOFF but
 heartbeats and the last word.
-Refuses to know: where batches come from (reader), sockets, clocks. Pure.
+Leaves to others: where batches come from (reader), sockets, clocks. Pure.
 """
 
 from __future__ import annotations

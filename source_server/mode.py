@@ -3,7 +3,7 @@ active).
 
 Guarantees: a task that waits for a change goes on when it has come. A change that is taken back before anybody saw it
 was none.
-Refuses to know: where the mode is kept (the instance file), and who changes it.
+Leaves to others: where the mode is kept (the instance file), and who changes it.
 """
 
 from __future__ import annotations

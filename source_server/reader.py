@@ -2,7 +2,7 @@
 
 Guarantees: what `poll` and `read` give is every transaction from `next_seqno` on, once each, without a gap; a switch
 between pool and files is invisible in it, and counted.
-Refuses to know: who it is for, sockets, time, durability. `poll` never touches the disk; `read` does: use a thread.
+Leaves to others: who it is for, sockets, time, durability. `poll` never touches the disk; `read` does: use a thread.
 
 Coming back from the files is the delicate part (measured: bounding it by the seqno word lost a record in three of four
 runs). The pool's write address is noted *before* the files are read; every record after that address is newer than

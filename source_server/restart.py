@@ -3,7 +3,7 @@
 Guarantees: an `Agreed` start is one whose common past was proved by `resync.decide`, or between suppliers decided by
 both vectors (model/ruv.py); every refusal is one of their named errors. What is agreed on stands in the journal and is
 durable, or is the place right after its end.
-Refuses to know: connections. Blocks on the disk: call it in a thread.
+Leaves to others: connections. Blocks on the disk: call it in a thread.
 """
 
 from __future__ import annotations

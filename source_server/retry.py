@@ -5,7 +5,7 @@ waits are jittered, so that many sources do not knock in step after a network ou
 
 Guarantees: `next_attempt` never gives up and never gives a wait of 0, so a refusing peer is not hammered; the hard
 tries are only available again after a connection on which the stream was agreed upon.
-Refuses to know: clocks, sockets, randomness (the caller gives the jitter). Pure.
+Leaves to others: clocks, sockets, randomness (the caller gives the jitter). Pure.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: the making goes on when a connection is lost, and one that asks again gets the same file; it runs in a
 thread and gives way to a stop; a file whose sequence number the journal has gone past is made again. What is read ahead
 of the writer is one chunk.
-Refuses to know: how a seed is made (replicate/transfer/seed/make.py), the protocol (link.py).
+Leaves to others: how a seed is made (replicate/transfer/seed/make.py), the protocol (link.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Why a peer cannot be reached: what the kernel or the name service says, told apart for the operator.
 
 Guarantees: refused at once, silent, no such name and no way there are different reasons with different advice, each
-with its errno where there is one. Refuses to know: how and when the connection was tried.
+with its errno where there is one. Leaves to others: how and when the connection was tried.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ another way, or is its own) costs it a head.
 Guarantees: what the consumer lacks goes byte for byte as its writer wrote it, in its order; what it came to here, where
 it was merged, concerns nobody there. DivergedError where the last transaction that it
 has of an origin is another one here.
-Refuses to know: sockets, how a journal is read. One for each stream, in order from its beginning.
+Leaves to others: sockets, how a journal is read. One for each stream, in order from its beginning.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Where the set-up of a file is what costs, a run has all of its tests or none: `t
 A run of named files or directories has all of theirs. `--left-out N` runs one in N of what a usual run of the commit
 leaves out.
 Each test's time is taken, and in the long form one that takes long without a reason fails (tests/durations.py).
-Refuses to know: what the tests test.
+Leaves to others: what the tests test.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ machine had to wait in for a processor or a disk (Linux's pressure figures; with
 `--record-durations=FILE` writes the seconds of each test into a file. The rule holds with `--full`, which
 `deploy/test --long` gives, as no one waits for it: another machine may be three times as slow. A debugger (`--pdb`)
 switches it off.
-Refuses to know: why a test is slow.
+Leaves to others: why a test is slow.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ conflict file. Memory is bounded by what waits of two batches, AHEAD_MAX windows
 transaction; frames wait in the receive pool.
 Nothing is waited for to fill a batch: it ends with what has arrived, at a limit of the settings, after BATCH_S, and
 around schema changes.
-Refuses to know: who fills the receive pool, when to sleep, and how an operator is told (process.py).
+Leaves to others: who fills the receive pool, when to sleep, and how an operator is told (process.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: written whole and synced before the Update Process says that it stops; mode 0600; one file for each sequence
 number, the newest conflict there; values keep their storage class (a blob is not a text, 1 is not 1.0).
-Refuses to know: how the conflict came about, and what is done about it.
+Leaves to others: how the conflict came about, and what is done about it.
 """
 
 from __future__ import annotations

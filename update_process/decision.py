@@ -6,7 +6,7 @@ it would stop.
 Guarantees: a decision is durable before anybody acts on it, and stays as a record; it counts for the transaction whose
 origin and hash it names, whatever its number is given to later, and for others up to `until` only where our own journal
 holds the one that it names.
-Refuses to know: what a conflict is (conflict.py), and what is done instead (applier.py).
+Leaves to others: what a conflict is (conflict.py), and what is done instead (applier.py).
 """
 
 from __future__ import annotations

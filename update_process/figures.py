@@ -2,7 +2,7 @@
 
 Guarantees: read when they are asked for, so that lag moves while nothing happens. Only words and counters are read: the
 applying thread goes on meanwhile.
-Refuses to know: who asks.
+Leaves to others: who asks.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: parts are taken in their order, each verified (CHECK, token, running chain hash) before anything of it is
 applied; a change that is cut by the border of two parts is applied once, whole; the commit frame must agree with what
 was taken in number of parts, bytes and hash, and continue its origin. At most one part and one change are in memory.
-Refuses to know: the receive pool, and how the transaction is committed.
+Leaves to others: the receive pool, and how the transaction is committed.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ in our journal as what it came to here, with what its writer wrote after it, for
 
 Guarantees: what is merged is what all that is in our journal comes to, whatever order it came in; stamps, rows and
 journal move in one commit.
-Refuses to know: the receive pool, numbers, who may write (supplied.py).
+Leaves to others: the receive pool, numbers, who may write (supplied.py).
 """
 
 from __future__ import annotations

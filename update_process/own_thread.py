@@ -3,7 +3,7 @@
 Guarantees: when `run_beside` returns or raises, the call has ended, or was never begun and never will be; nothing runs
 on beside the caller, whatever came in between: an error on either side, an interrupt (the first is raised when the call
 has ended), or a system that gives no further thread (the call is then made in the caller's).
-Refuses to know: what is called.
+Leaves to others: what is called.
 """
 
 from __future__ import annotations

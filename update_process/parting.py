@@ -6,7 +6,7 @@ parted. One that hears of the last parting says that the one that is gone is ret
 
 Guarantees: what is said is true when it is said, also after a kill: a process that comes after begins with the streams
 again. Nothing is held between two calls.
-Refuses to know: who is gone (model/writers.py), connections, the pool's memory (supplied.py asks it).
+Leaves to others: who is gone (model/writers.py), connections, the pool's memory (supplied.py asks it).
 """
 
 from __future__ import annotations

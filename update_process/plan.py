@@ -5,7 +5,7 @@ the numbers is a GapError naming both numbers; what was applied before is skippe
 every frame before it is offered for application: number after number, origin_seqno after origin_seqno, and the origin's
 chain hash, so that nothing is applied that does not continue exactly what was applied before. `Window.cut` never passes
 a barrier, and lets what changes the schema come alone.
-Refuses to know: where frames come from, how a row is applied, what is committed how.
+Leaves to others: where frames come from, how a row is applied, what is committed how.
 """
 
 from __future__ import annotations

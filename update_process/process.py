@@ -4,7 +4,7 @@ Guarantees: runs, stops and dies independently of the Receiver Server; sleeps on
 applies in a thread of its own, so that it answers signals and says how far it is while a batch is being applied; on a
 stop it applies what had been received by then, as far as the time allows, and flushes. What it cannot verify ends it,
 by name. On a primary it stands by; it follows the role while it runs.
-Refuses to know: how rows are applied (applier.py), and who feeds the pool.
+Leaves to others: how rows are applied (applier.py), and who feeds the pool.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ place is taken if it was made for this transaction; any other is refused by name
 is entered durably before its transaction is journalled here. One that is here from before, and was released and added
 again on the primary, waits too, if another region is left to go on with: its file stays as it is until the seed
 replaces it.
-Refuses to know: what makes a region (region/sqlite/schema_copy.py), and what is done with its changes (routes.py).
+Leaves to others: what makes a region (region/sqlite/schema_copy.py), and what is done with its changes (routes.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: within a region changes keep their order; a change of a table or region that is not known here, a region
 that was added again, and an incarnation that begins below what is applied here are refused by name; what is of a region
 that waits for its seed is left out, and so are rows of partitions that are not here, or not yet.
-Refuses to know: where transactions come from, batches, positions, commits.
+Leaves to others: where transactions come from, batches, positions, commits.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Guarantees: of each origin exactly the next transaction is taken, proven by its 
 nobody else; nothing is applied that its origin did not write by right (model/writers.py); rows, checkpoint records and
 journal move in one commit. The regions' locks are held while a batch is applied, never while one arrives: a large
 transaction is spooled first.
-Refuses to know: who fills the receive pool, when to sleep (process.py), how rows are applied (routes.py)."""
+Leaves to others: who fills the receive pool, when to sleep (process.py), how rows are applied (routes.py)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ that they can forget, looks at its own journal, which may go then, and has its c
 
 Guarantees: a supplier that writes nothing itself tells within [update] tell_seen_s, or after TOLD_MAX transactions;
 what only tells is never told of, so a network in which nobody writes falls silent.
-Refuses to know: what arrives (supplied.py), how rows are merged (merging.py).
+Leaves to others: what arrives (supplied.py), how rows are merged (merging.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What one call of `Applier.work` has done, and why it has returned.
 
-Guarantees: nothing but words and counts. Refuses to know: how it was done.
+Guarantees: nothing but words and counts. Leaves to others: how it was done.
 """
 
 from __future__ import annotations

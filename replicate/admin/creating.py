@@ -2,7 +2,7 @@
 
 Guarantees: nothing that is there is touched; after a failure the file is gone again, unless it is the instance's region
 by then, which `add_region` finishes. A killed command may leave an empty database: that is added as any other.
-Refuses to know: what becomes of a database that is there (admin/regions.py).
+Leaves to others: what becomes of a database that is there (admin/regions.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: the path is changed only while no daemon and no application of the instance runs, and stays changed only if
 the file there is the region itself, with all that it held before: neither an older copy, nor one beside the original.
 The change is one replacement of the instance file; after any refusal the old path stands.
-Refuses to know: how the file got there. Nothing is copied or moved here.
+Leaves to others: how the file got there. Nothing is copied or moved here.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Guarantees: each of the three steps is atomic and may be repeated, so an interrupted `add_region` is finished by
 running it again: the bookkeeping in the file (one SQLite transaction), the entry in the instance file, and one
-journalled transaction that tells every reader the region and its table definitions (region_record.py). Refuses to know:
-how a secondary gets the rows that were there before (transfer/seed/direct.py).
+journalled transaction that tells every reader the region and its table definitions (region_record.py). Leaves to
+others: how a secondary gets the rows that were there before (transfer/seed/direct.py).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ goes from the instance file; the user's tables, rows, indexes and triggers stay 
 ended by running it again. Refused while a daemon of the instance runs, or anybody holds the region's lock. The last
 region's release ends the stream: refused, too, while a peer has not got all (lost/keep.py); with it go the instance's
 pools in shared memory. While another region stays, so do journal and stream, and what was not sent is still sent.
-Refuses to know: what the secondaries make of it.
+Leaves to others: what the secondaries make of it.
 """
 
 from __future__ import annotations

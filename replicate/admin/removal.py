@@ -6,7 +6,7 @@ alone. A *purge* takes the databases, conflict files and certificates in the dir
 nothing outside of it. The directory gets another name first, so what an interruption leaves is no instance any more;
 the same command finishes it. Where the instance file is damaged, which regions there are is not known: then it takes a
 word of its own, and what the file still tells of a region is believed.
-Refuses to know: how a region is released (admin/release.py), and how an operator is asked.
+Leaves to others: how a region is released (admin/release.py), and how an operator is asked.
 """
 
 from __future__ import annotations

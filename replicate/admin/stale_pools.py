@@ -4,7 +4,7 @@ Guarantees: only files of our own user and name are looked at; a pool is removed
 belongs to, that directory holds its instance no more, and no process uses the pool (the kernel knows, by a lock that
 every user of a pool holds until it ends). Removing one loses nothing: a pool is a cache, and an instance that turns up
 again recovers as after a restart of the machine.
-Refuses to know: what is in a pool.
+Leaves to others: what is in a pool.
 """
 
 from __future__ import annotations

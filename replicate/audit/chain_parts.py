@@ -3,7 +3,7 @@
 Guarantees: each part is a chain by its headers' own words, and nothing that is asked of it looks at what is after the
 hole; the newest part grows with the directory. A header that cannot be read makes no hole: a reader there is told of
 the damage.
-Refuses to know: what fills a hole; readers and what they want.
+Leaves to others: what fills a hole; readers and what they want.
 """
 
 from __future__ import annotations

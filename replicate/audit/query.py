@@ -5,7 +5,7 @@ that is damage is an error after all that stands before it; what is asked for af
 verifies, and then that is the error all the same. Memory does not grow with the journal or with a transaction,
 whatever is asked for. Of what a time leaves out one segment at most is read, and the last ones are looked for from the
 end (csns rise with the numbers: door/door.py).
-Refuses to know: what is done with them (show.py), and what stands in a change beyond its table.
+Leaves to others: what is done with them (show.py), and what stands in a change beyond its table.
 """
 
 from __future__ import annotations

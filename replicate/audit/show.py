@@ -3,7 +3,7 @@
 Guarantees: reads files only and takes no lock; stops at the last whole frame, so it may run beside a writer, and memory
 does not grow with what is shown. `lines()` shorten values and leave the rows of large transactions out; the fields have
 everything, a part at a time.
-Refuses to know: how the records are printed (the command prints `lines()`, or the fields as JSON), and how those that
+Leaves to others: how the records are printed (the command prints `lines()`, or the fields as JSON), and how those that
 are asked for are found (query.py).
 """
 

@@ -3,7 +3,7 @@
 Guarantees: goes on after each bad place with the next frame, part or segment that verifies, and reports them all;
 reads files only, takes no lock, and may run beside a writer (a bad end of the newest segment is looked at again before
 it is reported).
-Refuses to know: what to do about a finding, beyond saying where it is.
+Leaves to others: what to do about a finding, beyond saying where it is.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Kinds: insert; update (by key, in random order, of a table that was seeded); mix
 one delete); ten (inserts, ten rows a transaction); one (a single transaction).
 
 Guarantees: what is written is the same for the same arguments; a figure ends when everything is applied and durable.
-Refuses to know: how often it is measured, and beside what.
+Leaves to others: how often it is measured, and beside what.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: both use the same driver, the same table and the same values, in one process; plain SQLite is compared with
 the policy that promises what it promises (NORMAL with `interval`, FULL with `durable`).
-Refuses to know: several writers, and bulk statements (tests/benchmarks/bench_commit.py).
+Leaves to others: several writers, and bulk statements (tests/benchmarks/bench_commit.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Latency: a commit on the primary has returned; when can a reader on the secondary see its row? Otherwise idle.
 
 Guarantees: the reader is plain SQLite in a process of its own, which looks every LOOK_S; writer and reader read one
-clock, the machine's monotonic one. Refuses to know: how often it is measured, and beside what.
+clock, the machine's monotonic one. Leaves to others: how often it is measured, and beside what.
 """
 
 from __future__ import annotations

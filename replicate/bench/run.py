@@ -2,7 +2,7 @@
 
 Guarantees: everything is made below one new directory of the disk that is asked about, and is gone when `run_bench`
 returns or raises, daemons and shared memory included; measuring takes about the time that was given, and setting up
-some ten seconds more. Refuses to know: how figures are shown.
+some ten seconds more. Leaves to others: how figures are shown.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: daemons are real processes, started by the command `replicate`, talking TCP over loopback; `Bench.close`
 leaves no process and no shared memory behind. Figures of a process are the kernel's own (/proc).
-Refuses to know: what is measured.
+Leaves to others: what is measured.
 """
 
 from __future__ import annotations

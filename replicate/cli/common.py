@@ -2,7 +2,7 @@
 
 Guarantees: `-i`, `--json` and `--debug` mean the same before and after the verb; with --json exactly one JSON value is
 printed on standard output, in which bytes are hex, paths are text and dataclasses are objects.
-Refuses to know: the verbs.
+Leaves to others: the verbs.
 """
 
 from __future__ import annotations

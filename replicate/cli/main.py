@@ -4,7 +4,7 @@ with --json an object on standard output (failure.py).
 Guarantees: exit codes are those of errors.EXIT_CODES (130 for Ctrl-C, as shells expect); no traceback without --debug;
 a reader that went away (`replicate status | head`) is no error and changes no exit code, an output that was never open
 neither; a C locale or a closed terminal changes nothing but the rendering of unusual characters.
-Refuses to know: the verbs. Nothing but the standard library is imported before the environment has been looked at.
+Leaves to others: the verbs. Nothing but the standard library is imported before the environment has been looked at.
 """
 
 from __future__ import annotations

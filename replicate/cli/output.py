@@ -1,6 +1,6 @@
 """Standard output whose reader has gone (`replicate status | head -1`), or that takes nothing any more.
 
-Guarantees: after `drop_output` nothing fails that writes there. Refuses to know: what is printed.
+Guarantees: after `drop_output` nothing fails that writes there. Leaves to others: what is printed.
 """
 
 from __future__ import annotations

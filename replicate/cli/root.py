@@ -2,7 +2,7 @@
 
 Guarantees: every verb of the manual (commands.md) is reachable, under its stable name; the module of a verb is imported
 when that verb is asked for.
-Refuses to know: what they do.
+Leaves to others: what they do.
 """
 
 from __future__ import annotations

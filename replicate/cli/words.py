@@ -2,7 +2,7 @@
 chapters.
 
 Guarantees: each gives what is there at this moment, reads files only, and never fails or writes: where an instance
-cannot be read there is nothing to complete. Refuses to know: which shell asks (click's shell_complete does).
+cannot be read there is nothing to complete. Leaves to others: which shell asks (click's shell_complete does).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Guarantees: what is compared is the state after exactly the transactions up to o
 never held up for longer than it takes to open read transactions; the secondary applies up to that number and stands
 still there for the same moment (a barrier), receiving all the while. Where a number is asked for, the primary's writers
 stand still at it for that moment too. Of two suppliers it is the state after the same transactions of each origin.
-Refuses to know: how a digest is made (region/sqlite/digest.py), and how a result is printed.
+Leaves to others: how a digest is made (region/sqlite/digest.py), and how a result is printed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: equal means that every table, the schema and the regions are the same, by digests of 128 bits; what is no
 digest, of another network, of the same instance, or of another sequence number is refused, never called different.
-Refuses to know: how a digest is made, files, and which rows differ (a digest cannot tell).
+Leaves to others: how a digest is made, files, and which rows differ (a digest cannot tell).
 """
 
 from __future__ import annotations

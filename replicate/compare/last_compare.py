@@ -6,7 +6,7 @@ disk, no program past the guards, no defect of ours) only a compare proves, and 
 Guarantees: only a compare that came to its end is noted; the file is replaced whole and durably. A seed forgets what
 was found before it, and is noted itself: the time without a compare counts from there. What cannot be read counts as
 never compared.
-Refuses to know: how one compares (compare/), and when it is due (status/comparing.py).
+Leaves to others: how one compares (compare/), and when it is due (status/comparing.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: the decision is that of model/ruv.py, which answers a supplier that connects: no second rule. A vector of
 another network is refused.
-Refuses to know: connections; how it is shown (cli/ruv.py).
+Leaves to others: connections; how it is shown (cli/ruv.py).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ transaction here, and the number that this site has for it. Where partitions are
 
 Guarantees: the verdict is that of `resync.decide`, which answers a secondary that connects: no second rule. What an
 array of another host leaves open is said to be open, never hoped. An array of another network is refused.
-Refuses to know: connections; what the operator is told beside the verdict (cli/scr.py).
+Leaves to others: connections; what the operator is told beside the verdict (cli/scr.py).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ a secondary with some partitions say of it, which a load brings to where no tran
 Guarantees: exact, by the frames themselves: what a transaction over several partitions says of its sections, what a
 large one or one with nothing to apply names, else the tables that are changed. What is of no partition, such as a
 comment for everybody, counts for none.
-Refuses to know: what that means for two sites (scr.py).
+Leaves to others: what that means for two sites (scr.py).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Guarantees: memory is bounded by the two limits. A newcomer is let in as long as
 kind: neither a crowd that says nothing nor one that begins as a source does keeps a source out, as long as it takes
 each of its steps before half as many others take one. A crowd from one address pushes nobody of another one out. A
 guest that was let go counts no more.
-Refuses to know: sockets, clocks, who the peers are. Pure.
+Leaves to others: sockets, clocks, who the peers are. Pure.
 """
 
 from __future__ import annotations

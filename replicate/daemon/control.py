@@ -4,7 +4,7 @@ Guarantees: `start` returns only when the daemon has said that it serves; otherw
 error with the daemon's exit code, and nothing is left running. It waits for the end of one that was killed. `stop`
 returns when the process has ended, and never signals a process that is not the daemon. Nothing here needs the daemon
 to be well.
-Refuses to know: what a daemon does, and the instance beyond its directory.
+Leaves to others: what a daemon does, and the instance beyond its directory.
 """
 
 from __future__ import annotations

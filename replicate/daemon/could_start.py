@@ -3,7 +3,7 @@
 Guarantees: refuses what the start of one of them would refuse by now, with the same errors where a daemon has one error
 for it. Only looks: nothing is made, opened for writing, or listened on, and what runs is not disturbed; an address that
 the very daemon for it holds is well.
-Refuses to know: certificates and keys (security/authenticate.py), and what is in journal and regions.
+Leaves to others: certificates and keys (security/authenticate.py), and what is in journal and regions.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ cancelled; SIGHUP reopens the log; the status file says how it ended. One that i
 (standing_aside.py) drains, gives up its lock, and serves again in the same process once it may. One that ends by an
 error ends with that error's exit code, and the log holds it; what we did not expect becomes an InternalError, its
 traceback in the log.
-Refuses to know: what a daemon does. It is given as `serve`, an async function of a DaemonContext.
+Leaves to others: what a daemon does. It is given as `serve`, an async function of a DaemonContext.
 
 For the author of a daemon:
 

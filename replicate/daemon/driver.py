@@ -3,7 +3,7 @@
 Guarantees: a heartbeat waits for nothing but the one write that is under way; a dead peer is noticed while a write
 hangs; what is written is whole messages, and the last word leaves (and is read, as far as the peer takes it within
 LAST_WORD_S) before the socket is closed. The tasks given to `run` end when the link is closed.
-Refuses to know: what the link says and what its events mean (the servers).
+Leaves to others: what the link says and what its events mean (the servers).
 """
 
 from __future__ import annotations

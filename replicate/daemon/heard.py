@@ -1,7 +1,7 @@
 """When a daemon last heard the other site, as other processes of this machine and later boots can read it.
 
 Guarantees: the numbers stay the same as long as nothing comes, so that a status that says nothing new is not written.
-Refuses to know: sockets, and what follows from it (replicate/model/contact.py).
+Leaves to others: sockets, and what follows from it (replicate/model/contact.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: what is not a GET of a known path is refused with its proper status; nothing of the request comes back in an
 answer; a request is never longer than REQUEST_BYTES_MAX.
-Refuses to know: sockets and clocks (daemon/metrics_port.py), and what the answers say. Pure.
+Leaves to others: sockets and clocks (daemon/metrics_port.py), and what the answers say. Pure.
 """
 
 from __future__ import annotations

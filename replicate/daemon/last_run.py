@@ -7,7 +7,7 @@ Guarantees: the file is replaced whole and durably, and says what the last run w
 place of it only if it was given settings itself. What replicate.toml has come to say since wins over an old flag.
 Of a Receiver Server of a release that noted nothing, the address where it listened is known.
 What cannot be read counts as a run without flags.
-Refuses to know: what the settings mean, and who prints.
+Leaves to others: what the settings mean, and who prints.
 """
 
 from __future__ import annotations

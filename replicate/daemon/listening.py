@@ -3,7 +3,7 @@
 Guarantees: what cannot be listened on is refused by an error that names the setting; nothing is open then. A mere
 question (`try_listen`) never listens, so nobody connects to it, and a daemon that starts meanwhile gets the port.
 However many connect, no more are heard at once than may in.
-Refuses to know: who connects, and what for.
+Leaves to others: who connects, and what for.
 """
 
 from __future__ import annotations

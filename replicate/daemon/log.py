@@ -3,7 +3,7 @@
 Guarantees: logging never fails and never blocks its caller for good: a full disk or a closed pipe loses lines, counts
 them, and says how many once writing works again. A line is one `write` in append mode, so lines of two processes do not
 mix. `reopen` follows a rename by a rotation tool. Values of rows are left out unless the configuration allows them.
-Refuses to know: what is worth logging, and who reads it.
+Leaves to others: what is worth logging, and who reads it.
 
 Loggers are wrapped here, not configured globally: an application that uses structlog itself keeps its own set-up.
 """

@@ -4,7 +4,7 @@ Guarantees: at most CONNECTIONS_MAX at once, each over in DEADLINE_S, with a req
 the oldest, so that slow ones keep nobody out. A scraper that hangs, floods or breaks off costs the daemon nothing. A
 figure that cannot be read is an answer 500 and a line in the log, never the daemon's end. A disk that does not answer
 costs the figures of the disk.
-Refuses to know: which daemon it is, and what its figures mean.
+Leaves to others: which daemon it is, and what its figures mean.
 """
 
 from __future__ import annotations

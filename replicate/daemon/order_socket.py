@@ -3,7 +3,7 @@ has the lines, and the command's end).
 
 Guarantees: only the instance's owner (or root) is heard; a command that hangs up harms nobody, and what was ordered is
 done to its end; a daemon that cannot have its socket does everything else.
-Refuses to know: what is ordered.
+Leaves to others: what is ordered.
 """
 
 from __future__ import annotations

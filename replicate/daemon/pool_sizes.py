@@ -2,7 +2,7 @@
 
 Guarantees: only looks; every warning names the size in force, why it is that one, and how to get the other; nothing is
 said of a size that nobody has asked for (the default).
-Refuses to know: who makes a pool, and when (the Receiver Server; recovery).
+Leaves to others: who makes a pool, and when (the Receiver Server; recovery).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: the first line of every reason is written at once; the same reason again is counted, and told at most once a
 period; a peer that invents new reasons gets REASONS_MAX lines a period, and memory is bounded so.
-Refuses to know: the clock (every call is given `now_s`, any monotonic seconds), and where the lines are written.
+Leaves to others: the clock (every call is given `now_s`, any monotonic seconds), and where the lines are written.
 """
 
 from __future__ import annotations

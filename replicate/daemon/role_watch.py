@@ -2,7 +2,7 @@
 
 Guarantees: `other_role` returns soon after the instance file says another role than this daemon serves, and when the
 daemon is to stop. A look costs one call of the kernel while the file is the same.
-Refuses to know: who changes the role, and what a daemon does in each.
+Leaves to others: who changes the role, and what a daemon does in each.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ more, in the same process. So a role may be gone back on under systemd, which se
 
 Guarantees: nobody is asked any more once the process that asked has ended, however that was; a question takes nothing
 that keeps another process from asking for longer than an instant.
-Refuses to know: what is done meanwhile.
+Leaves to others: what is done meanwhile.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: nothing counted is lost between two reports; the sum over all reports is the total; rates are over the time
 that really passed, so a late report is still right. What was bad for a while within the period stands in its report,
 however well all is at its end.
-Refuses to know: the clock (every call is given `now_s`, any monotonic seconds), and where the report is written.
+Leaves to others: the clock (every call is given `now_s`, any monotonic seconds), and where the report is written.
 """
 
 from __future__ import annotations

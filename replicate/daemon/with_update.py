@@ -6,7 +6,7 @@ not reach one that has no pool yet, or that is of an earlier release.
 Guarantees: the Update Process applies all that had been received when it was asked, or it is said how much it did not;
 what a quick source sends after that keeps nobody, and waits in the receive pool. The Receiver Server is stopped after
 it, whatever became of it. One that something else stands in for (a replay) is left alone.
-Refuses to know: how daemons are started; the command line does that.
+Leaves to others: how daemons are started; the command line does that.
 """
 
 from __future__ import annotations

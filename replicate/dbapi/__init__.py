@@ -2,7 +2,7 @@
 
 Guarantees: `from replicate import dbapi as sqlite3` gives every name of sqlite3 that makes sense here; exceptions,
 Row, adapters and converters *are* sqlite3's. What differs is in the manual (application.md).
-Refuses to know: everything below the connection.
+Leaves to others: everything below the connection.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: whatever is asked for is of the file that the control words mean now, also when another process has switched
 segments, or one file has taken another's name; nothing is appended LOOK_S after the journal was replaced.
-Refuses to know: frames, locks. The caller holds the commit lock, but for `open_segment`.
+Leaves to others: frames, locks. The caller holds the commit lock, but for `open_segment`.
 """
 
 from __future__ import annotations

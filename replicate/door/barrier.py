@@ -6,7 +6,7 @@ beyond it. A writer on a primary stands at one for WRITER_WAIT_S_MAX at most. At
 patience, and is refused then: nothing passes while the holder lives. One that turns writers away has them give up
 transactions and regions. One that holds beginnings stops nothing that has begun. A frozen instance stands as at a
 closing one that has no end.
-Refuses to know: why anybody wants the instance to stand still.
+Leaves to others: why anybody wants the instance to stand still.
 """
 
 from __future__ import annotations

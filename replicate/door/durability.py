@@ -2,7 +2,7 @@
 
 Guarantees: LAST_DURABLE_SEQNO (and the sidecar file beside the journal) only ever names what an fdatasync has
 returned for; all committers that wait are served by one fdatasync; the first failure is kept for every process, and
-no sync is tried again. Refuses to know: what is in the journal; who waits.
+no sync is tried again. Leaves to others: what is in the journal; who waits.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: a commit is synced at most `interval_s` seconds after `wake`, and when the process ends normally; an idle
 process costs nothing. A writer that is *killed* leaves its last second to the next one that syncs (another writer,
-the Source Server before it sends): a kill alone loses nothing, the pages are the kernel's. Refuses to know: what is
+the Source Server before it sends): a kill alone loses nothing, the pages are the kernel's. Leaves to others: what is
 synced. The first failure is kept by the door for everyone; the thread then ends.
 """
 

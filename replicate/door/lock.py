@@ -1,7 +1,7 @@
 """The instance's commit lock in one process: a file lock between processes, and one between its threads.
 
 Guarantees: one thread of one process holds it; `leave` may come twice, and `give_up` frees whatever an interrupt
-(a KeyboardInterrupt may arise at any call) has left held by this thread. Refuses to know: what is done under it.
+(a KeyboardInterrupt may arise at any call) has left held by this thread. Leaves to others: what is done under it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a source has, as the decision about a restart wants it (wire/resync.py): looked up in its door and its journal.
 
 Guarantees: one look; what is told of the place before the restart is what the journal's own catalogues and frames say.
-Refuses to know: the decision, and who asks: the Source Server for a stream, `replicate scr` for a word on it. Blocks on
-the disk.
+Leaves to others: the decision, and who asks: the Source Server for a stream, `replicate scr` for a word on it. Blocks
+on the disk.
 """
 
 from __future__ import annotations

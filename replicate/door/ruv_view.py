@@ -2,7 +2,7 @@
 
 Guarantees: the vectors are of one look under the commit lock; the start is the first transaction that the consumer
 lacks, found by the vector at the beginning of each segment and the heads of one segment's frames.
-Refuses to know: the decision, and who asks: a Source Server for a stream, `replicate ruv` for a word on it. Blocks on
+Leaves to others: the decision, and who asks: a Source Server for a stream, `replicate ruv` for a word on it. Blocks on
 the disk.
 """
 

@@ -3,7 +3,7 @@
 Guarantees: every region is seen as it stood when exactly the transactions up to `seqno` were committed, in all regions
 the same; writers are held up only for the moment in which the read transactions are opened (the commit lock is held, no
 region lock: a long transaction of an application neither delays the snapshot nor is delayed by it).
-Refuses to know: what the snapshot is for (transfer/seed/direct.py copies it, compare/compare.py reads it).
+Leaves to others: what the snapshot is for (transfer/seed/direct.py copies it, compare/compare.py reads it).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: returns as soon as the number is there, whether the Update Process applied it or an application committed
 it, and whatever is rolled back or seeded meanwhile; says how far the instance is when the time is over. Wakes nobody:
 it reads one shared word, and takes the commit lock for a moment where an origin is asked for and that word has moved.
-Refuses to know: why the instance is behind (status says that).
+Leaves to others: why the instance is behind (status says that).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: asked with the locks of the commit's regions held, so the answer holds until the commit is over; a change of
 the schema passes where nobody else writes anything, and a table moves between partitions that nobody else writes. What
 names the writers is read again when it may have changed.
-Refuses to know: how a partition changes its writer.
+Leaves to others: how a partition changes its writer.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Guarantees: bound to a table's definition, the predicate says of each image exac
 the condition's SQL: storage classes, affinities, BINARY, NOCASE and RTRIM, and what NULL comes to. What it could not
 say so is refused by name, with the place where it stands: a column that is not there, a collation of an application's
 own, a REAL that is not exact.
-Refuses to know: whose condition it is, and changes. Pure.
+Leaves to others: whose condition it is, and changes. Pure.
 """
 
 from __future__ import annotations

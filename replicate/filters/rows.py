@@ -6,7 +6,7 @@ columns not at all; a transaction of which nothing is left as a NULL record. Wha
 Guarantees: after each transaction the consumer has exactly the rows that the condition finds at the source, and blanks
 in columns that are not listed; each number goes exactly once, in order; a transaction without such tables goes byte for
 byte. A table that changes so that this cannot be told any more stops the stream by name, before that transaction.
-Refuses to know: sockets, journals, who wants what. Pure: one for each stream, in order from its beginning.
+Leaves to others: sockets, journals, who wants what. Pure: one for each stream, in order from its beginning.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ wanted changes go in other words.
 Guarantees: definitions always go, and so does what names no partition (comments for everybody, schema changes whose
 audit element has none); each number goes exactly once; the order of changes stays; what is wanted as a whole goes byte
 for byte.
-Refuses to know: sockets, journals, who wants what and may have it. Pure: one for each stream, in order from its
+Leaves to others: sockets, journals, who wants what and may have it. Pure: one for each stream, in order from its
 beginning.
 """
 

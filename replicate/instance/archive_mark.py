@@ -2,7 +2,7 @@
 
 Guarantees: a process that prunes learns a number that the archive has durably reached; of another archive than the
 configured one nothing is known, and so nothing counts as archived. A file is replaced whole; an old one only keeps more
-journal. Refuses to know: what an archive is, and who makes it."""
+journal. Leaves to others: what an archive is, and who makes it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The lock of the consumers' positions: a process that reads one, and writes what it makes of it, is alone meanwhile.
 
-Guarantees: it dies with its holder. Refuses to know: what a position says (instance/consumers.py).
+Guarantees: it dies with its holder. Leaves to others: what a position says (instance/consumers.py).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ any more, confirmed or not, is *aged*, in a file of its own, too.
 Guarantees: pruning asks `needed_seqno` and never goes beyond it; a registered consumer that has applied nothing
 counts as zero; a file is replaced whole, so a reader sees an old position or a new one; an old one only keeps more
 journal, and a process that writes what it has made of what it read holds `consumer_positions.positions_locked`.
-Refuses to know: who sends to the consumer, and what a journal is.
+Leaves to others: who sends to the consumer, and what a journal is.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: a reader sees the old content or the new one, never a mixture and never an empty file (written aside,
 fsynced, renamed, directory fsynced); a damaged or newer file is refused by name; every name and path in it has been
-validated. Refuses to know: journals, pools, databases, configuration; what the facts in it are used for.
+validated. Leaves to others: journals, pools, databases, configuration; what the facts in it are used for.
 """
 
 from __future__ import annotations

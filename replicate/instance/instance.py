@@ -1,7 +1,7 @@
 """An instance on disk: one directory, found by path or by name, created once, changed under its own lock.
 
 Guarantees: after `create` every directory exists with mode 0700 and the identity is durable; `open` verifies what it
-reads; a change of regions or peers is atomic and serialised over processes. Refuses to know: how transactions get
+reads; a change of regions or peers is atomic and serialised over processes. Leaves to others: how transactions get
 into the journal (door/primary.py), what is in a region (region/), what daemons do.
 """
 

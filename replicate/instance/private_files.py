@@ -2,7 +2,7 @@
 
 Guarantees: nothing is followed or opened: facts come from `lstat`, and what is read here is opened with O_NOFOLLOW;
 whatever is too open or belongs to somebody else is refused by name, with the command that mends it; nothing is changed.
-Refuses to know: what is in the files. Keys and certificates have rules of their own (security/guarded_file.py), pools
+Leaves to others: what is in the files. Keys and certificates have rules of their own (security/guarded_file.py), pools
 too (pool/shared_memory.py).
 """
 

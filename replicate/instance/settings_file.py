@@ -3,7 +3,7 @@
 Guarantees: comments, order and layout of the file stay, and so do its owner, group and mode; what the file says after
 the change is what it said before, but for this one setting, or nothing is written; a value that the table of settings
 (settings/table.py) refuses, alone or with the others, changes nothing. The change is durable, and one at a time.
-Refuses to know: who reads a setting, and when (settings/users.py).
+Leaves to others: who reads a setting, and when (settings/users.py).
 """
 
 from __future__ import annotations

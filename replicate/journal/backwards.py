@@ -3,7 +3,7 @@
 Guarantees: memory holds one piece and a number or two for each of the others, whatever the stretch or a single large
 transaction holds; what is given out verifies, in the first pass too, so that damage anywhere in the stretch is known
 before its newest piece is out. Within a piece the order is the journal's.
-Refuses to know: what a change is, and what is done with it. Nobody appends meanwhile.
+Leaves to others: what a change is, and what is done with it. Nobody appends meanwhile.
 """
 
 from __future__ import annotations

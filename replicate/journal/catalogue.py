@@ -4,7 +4,7 @@ Guarantees: definitions and history are complete for every frame before the plac
 of the vector are exact there. Rows of single partitions stand as at the segment's beginning, but for NULL and LARGE
 frames, which name theirs: to raise the others we would have to decode every transaction. What is told comes from frames
 that verify; frames that tell nothing are passed over by their heads, so damage in one of them is not found here.
-Refuses to know: who asks.
+Leaves to others: who asks.
 """
 
 from __future__ import annotations

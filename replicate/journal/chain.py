@@ -5,7 +5,8 @@ swapped or of another generation is noticed where the chain is walked.
 
 Guarantees: readers need no lock and never see half a frame (the caller bounds them by a seqno known to be complete);
 pruning removes from the oldest on, one durable step at a time, so that what remains is always a chain.
-Refuses to know: consumers and their positions, the commit lock (the caller holds it to switch, adopt and prune), pools.
+Leaves to others: consumers and their positions, the commit lock (the caller holds it to switch, adopt and prune),
+pools.
 """
 
 from __future__ import annotations

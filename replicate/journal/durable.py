@@ -9,7 +9,7 @@ counters stand in slot 0, even ones in slot 1, so the counter of the last write 
 
 Guarantees: a reader gets the newer of two whole slots; a half written one is never taken for a number. `write` never
 lowers the number; only `reset` does.
-Refuses to know: what durable means (the caller has synced the journal before).
+Leaves to others: what durable means (the caller has synced the journal before).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ All numbers are big-endian, u64 where nothing else is said: every frame is valid
 msgpack says what follows.
 
 Guarantees: every layout here is made of FIELDS, once, when this is imported; a reader pays nothing for it.
-Refuses to know: what the numbers mean (record.py), and how frames follow each other (walk.py). Pure.
+Leaves to others: what the numbers mean (record.py), and how frames follow each other (walk.py). Pure.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ so a flip anywhere in the header is found. A header never changes once its segme
 it, and the next header's `previous_check` ties the two together.
 
 Guarantees: `unpack` raises JournalDamagedError on bytes that do not verify, FormatUnknownError on a later format.
-Refuses to know: files. Pure.
+Leaves to others: files. Pure.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ afterwards it holds the whole range. Frames are copied byte for byte.
 
 Guarantees: frames are numbered without a gap; the file is on the disk, whole, before it gets its name; what a killed
 process leaves is an orphan that the next start removes (spool.remove_orphans).
-Refuses to know: the commit lock and control words (door/received_range.py), and what the frames say.
+Leaves to others: the commit lock and control words (door/received_range.py), and what the frames say.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ or below it are wholly in the files; what stands above it is not looked at, so n
 
 Guarantees: what `read` returns is whole frames, each CHECK verified once, seqnos without a gap from where the last ones
 ended; good frames before a bad one are delivered first, then the bad one raises, again and again.
-Refuses to know: pools, peers, how the bound is learnt.
+Leaves to others: pools, peers, how the bound is learnt.
 """
 
 from __future__ import annotations

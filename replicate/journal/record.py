@@ -15,7 +15,7 @@ Where each number of its head stands, frame.py says. Every frame is valid msgpac
 
 Guarantees: bytes that do not verify raise FrameDamaged (a JournalDamagedError), a kind or operation of a later release
 FormatUnknownError, and no decoder raises anything else, whatever the bytes. What is packed decodes equal.
-Refuses to know: files, locks, who writes. Pure.
+Leaves to others: files, locks, who writes. Pure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: after each bad place it goes on with the next frame that verifies, as `journal verify` does; the numbers
 rise. Reads files only and takes no lock.
-Refuses to know: whether what is missing was ever committed (tail.py), and what is done with the frames.
+Leaves to others: whether what is missing was ever committed (tail.py), and what is done with the frames.
 """
 
 from __future__ import annotations

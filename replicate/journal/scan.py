@@ -3,7 +3,7 @@
 Guarantees: every frame before the result's `end_offset` has the right check, number, kind and chain hash; after a bad
 one we look on through the whole rest of the file for a frame that verifies (a torn tail has none after it). What
 looks bad is read once more before it is called so: a writer may have been at it.
-Refuses to know: what to do about it (tail.py judges, recovery acts).
+Leaves to others: what to do about it (tail.py judges, recovery acts).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ which whole sections were taken still proves itself: CHAIN proves SECTIONS, each
 Section 0 goes to everybody: definitions, and what names no partition.
 
 Guarantees: a trimmed payload proves what it holds; what does not verify is told, whatever the bytes.
-Refuses to know: frames, who wants what, how a table comes to its partition. Pure.
+Leaves to others: frames, who wants what, how a table comes to its partition. Pure.
 """
 
 from __future__ import annotations

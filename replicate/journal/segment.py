@@ -6,7 +6,7 @@
 Guarantees: a segment appears under its name whole and durable, or not at all. After a failed append the bytes are taken
 back (zeros), and if that fails too, or an fsync fails, the object is *poisoned*: it raises for ever, nothing is retried
 (after a failed fsync every retry "succeeds" and the data are gone).
-Refuses to know: who holds the commit lock (the caller does, for every writing method), seqno allotment, pools.
+Leaves to others: who holds the commit lock (the caller does, for every writing method), seqno allotment, pools.
 """
 
 from __future__ import annotations

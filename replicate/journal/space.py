@@ -1,7 +1,7 @@
 """How much room the journal takes, and how full its disk is.
 
 Guarantees: looks, opens nothing; a file that is pruned meanwhile is no error.
-Refuses to know: what is in the files, and what is too full.
+Leaves to others: what is in the files, and what is too full.
 """
 
 from __future__ import annotations

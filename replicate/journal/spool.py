@@ -8,7 +8,7 @@ as they arrive (`write_frame`, `finish_received`). Both end in `adopt`, or in `a
 Guarantees: nobody holds the transaction in memory (one part at most). A live spool is locked (`flock` on its own file),
 so `remove_orphans` removes only those whose process is gone. An adopted segment appears under its name whole and
 durable, or not at all. After an error a spool can only be aborted.
-Refuses to know: what the changes mean, numbers, the commit lock (the caller of `adopt` holds it).
+Leaves to others: what the changes mean, numbers, the commit lock (the caller of `adopt` holds it).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where the parts of a large transaction stand in their file: header room first, then PART frames of one size.
 
 Guarantees: part `number` is found without reading the ones before it: every part but the last carries PART_BYTES.
-Refuses to know: who writes the file (spool.py) and who reads it (reader.py, catalogue.py, verify.py).
+Leaves to others: who writes the file (spool.py) and who reads it (reader.py, catalogue.py, verify.py).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A crash may leave the last frame half written: that is a torn tail, and it may b
 durable, or that others have seen, must never be taken for one: cutting it would lose it silently.
 
 Guarantees: the verdict depends on its arguments alone.
-Refuses to know: files, and what is done about the verdict. Pure.
+Leaves to others: files, and what is done about the verdict. Pure.
 """
 
 from __future__ import annotations

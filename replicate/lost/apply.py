@@ -6,7 +6,7 @@ what is settled may be older; nor is one that this history has had all along. Th
 match, or the transaction is a conflict and nothing of it stands, unless it was asked for otherwise. A transaction over
 several regions is tried in all of them before the first one commits; it is committed in one after the other.
 Leaves to others: where the rows meet the database (region/sqlite/apply/put_back.py), reading the file (read.py).
-Refuses to know: the command line.
+Leaves to others: the command line.
 """
 
 from __future__ import annotations

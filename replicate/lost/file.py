@@ -11,7 +11,7 @@
 Guarantees: under its name it is whole and durable, its directory too; a file that is there is never replaced. After a
 failure nothing of it is left; a killed writer may leave its half under another name (PART_SUFFIX). One writer at a
 time: the caller sees to that, and removes what such a one left.
-Refuses to know: which transactions those are (lost/peers_lack.py), where the file belongs, and what becomes of it.
+Leaves to others: which transactions those are (lost/peers_lack.py), where the file belongs, and what becomes of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The lost files that lie beside an instance, and what has become of each.
 
 Guarantees: nothing is changed; a file that cannot be read is told with the reason, and hides none of the others.
-Refuses to know: how they came there, and how they are applied.
+Leaves to others: how they came there, and how they are applied.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ less far the second time.
 Guarantees: what is told to be there stands in the journal with the same number of the same origin and the same chain
 hash. Of what was pruned nothing is told but that. A look takes no lock and raises nothing; it counts only what has its
 own number here, and nothing at all while a rollback is under way.
-Refuses to know: what becomes of them (apply.py).
+Leaves to others: what becomes of them (apply.py).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Guarantees: takes no lock, opens no door and changes nothing, so it also answers
 position that cannot be read counts as that of a peer that has nothing. History records, NULL records and the
 announcement of a region are nobody's data: a peer that lacks only those lacks nothing. Reading goes on after a damaged
 place with the next frame that verifies, and says what was left out.
-Refuses to know: what is done with what is found (lost/keep.py).
+Leaves to others: what is done with what is found (lost/keep.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: nothing is given out of a file that is half, changed or of a later release; memory holds one line, which is
 one transaction or one part of a large one; values come back as the database had them.
-Refuses to know: what is done with them (apply.py).
+Leaves to others: what is done with them (apply.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     {"format": 1, "to": NAME}
 
 Guarantees: replaced whole and durably; what cannot be read counts as not there: the file is offered again.
-Refuses to know: how it travels (travel.py).
+Leaves to others: how it travels (travel.py).
 """
 
 from __future__ import annotations

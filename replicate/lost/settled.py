@@ -8,7 +8,7 @@
     {"all": true}                                                                    the operator wants no more of it
 
 Guarantees: a line counts once it is durable; a last line that a kill has cut off counts as not there.
-Refuses to know: how anything is applied. That a commit came before its line, the journal tells (apply.py).
+Leaves to others: how anything is applied. That a commit came before its line, the journal tells (apply.py).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ What one peer lacks and another one has is not lost, but told too. An instance w
 databases hold all rows.
 
 Guarantees: depends on its arguments alone; numbers are counted as `status` counts a backlog.
-Refuses to know: files (lost/peers_lack.py), and what is done about it (lost/keep.py). Pure.
+Leaves to others: files (lost/peers_lack.py), and what is done about it (lost/keep.py). Pure.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: reads names, the first and the last line of each file, the lines of what is settled, and of each origin one
 or two places in the journal; all of a file only where that does not tell, and it is short. What the history here has
 does not wait. Changes nothing and never raises: a file that cannot be read is told with the reason.
-Refuses to know: whether the lines in between are whole (read.py).
+Leaves to others: whether the lines in between are whole (read.py).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ value of its type. So the schema is the same on both sites, and its changes go a
 Guarantees: what a blank would break on the other site (a key, a CHECK, a unique index, what is computed, a reference)
 is named, and so is a statement of which both sites would make something different. A value that is left out is in no
 image that `BlankedColumns.shown` gives.
-Refuses to know: any database (region/sqlite/table_facts.py reads it), journals, conditions. Pure.
+Leaves to others: any database (region/sqlite/table_facts.py reads it), journals, conditions. Pure.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: what the other side has not confirmed within a heartbeat and a grace is not called known, however level it
 looked before. Ages come from the clock that nobody can set; the wall clock counts only for what was heard before this
 boot of the machine.
-Refuses to know: clocks, sockets and files; who prints. Pure.
+Leaves to others: clocks, sockets and files; who prints. Pure.
 
 `told` is the last word of the other side's clock and position (a heartbeat); `heard` the last bytes of any kind. On a
 slow line they differ: bytes of one long batch come, and the heartbeat waits for its end. Then nothing is silent, and

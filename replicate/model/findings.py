@@ -3,7 +3,7 @@ What an error's code means is told by its class.
 
 Guarantees: a finding bears a code of this table and that code's severity, so that scripts and alerts may match on it; a
 code never changes its meaning once landed; every finding says what to do. Being busy is never worse than an `info`.
-Refuses to know: when a finding is due (status/report.py, status/collect.py), and how it is printed. Pure.
+Leaves to others: when a finding is due (status/report.py, status/collect.py), and how it is printed. Pure.
 """
 
 from __future__ import annotations

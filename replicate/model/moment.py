@@ -1,7 +1,7 @@
 """Moments: the wall time that a csn bears, and times as an operator reads and writes them.
 
 Guarantees: every time that is told is UTC and says so; what `readable` and `iso` give, `parse_moment` takes; a text
-that is no time is refused with one that is. Refuses to know: who asks, and what happened then.
+that is no time is refused with one that is. Leaves to others: who asks, and what happened then.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ transaction (update_process/region_arrival.py); so of this transaction only DEFI
 third sites stay in step, and leaves out what is of that region, until a seed brings it.
 
 Guarantees: what `pack` gives, `read_added` gives back; nonsense is JournalDamagedError. Pure.
-Refuses to know: files, SQLite.
+Leaves to others: files, SQLite.
 """
 
 from __future__ import annotations

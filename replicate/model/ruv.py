@@ -7,7 +7,7 @@ does not cover. All that comes later stands after that place.
 Guarantees: what one side alone knows is normal, and never a refusal: the consumer's own news, an origin that only one
 has met. Two different transactions of one number are DIVERGED; what the supplier's journal has no more is named, origin
 by origin. A record that opens an incarnation (number 0 of its origin) counts as known where its hash is.
-Refuses to know: journals, connections, who asks. Pure.
+Leaves to others: journals, connections, who asks. Pure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: a command can be pasted as it stands, quoted for a shell; it gives the settings that it is handed, so that a
 daemon comes back as it ran; `-i INSTANCE` stands for the instance that the text is about (errors.py).
-Refuses to know: which settings a daemon ran with (daemon/last_run.py). Pure.
+Leaves to others: which settings a daemon ran with (daemon/last_run.py). Pure.
 """
 
 from __future__ import annotations

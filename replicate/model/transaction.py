@@ -3,7 +3,7 @@
 Guarantees: one table of numbers for what stands in a frame; every `unpack` checks every type and range and raises
 JournalDamagedError (or FormatUnknownError for a number of a later release), never anything else; what `pack` gives,
 `unpack` gives back equal.
-Refuses to know: how frames are laid out (journal/record.py), where they are kept, and any database. Pure.
+Leaves to others: how frames are laid out (journal/record.py), where they are kept, and any database. Pure.
 
 The views (RowChange and its sisters) are for people and tools. The fast path binds the flat changes as they are.
 """

@@ -2,7 +2,7 @@
 
 Guarantees: every type here is immutable; a vector only ever rises (`raised`, `merged` give the higher number); packing
 is canonical, so equal vectors are equal bytes. Numbers are exact integers of 64 bits.
-Refuses to know: where a position is stored, who sends it, and what is in a transaction. Pure.
+Leaves to others: where a position is stored, who sends it, and what is in a transaction. Pure.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ One that is gone for good (`retiring`) is waited for no longer once every other 
 these records has all that any of them ever took from it, and says so (`retired`).
 
 Guarantees: a partition that was never given is of the one with the rest (REST).
-Refuses to know: where this is kept (region/), who asks. Pure.
+Leaves to others: where this is kept (region/), who asks. Pure.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ never torn in 63 million reads, while `struct ">Q"` was torn 22,550 times in 12 
 may read any word; a value made of two words can be inconsistent for them.
 
 Guarantees: one index for each word, none overlapping (asserted below).
-Refuses to know: what the words mean to the commit door; it only names their places. Pure: no memory is touched here.
+Leaves to others: what the words mean to the commit door; it only names their places. Pure: no memory is touched here.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: a ring never blocks, never raises and never signals its caller, whatever became of the reader. A wait ends
 at the latest CAP_S after its condition holds, also when a ring was lost (a writer killed before it, or the two bytes
 crossing in the processors' store buffers). One reader for each slot; its death frees the slot at once (flock).
-Refuses to know: what is waited for; `ready` says. trio is imported only by what waits with it, because writers are
+Leaves to others: what is waited for; `ready` says. trio is imported only by what waits with it, because writers are
 applications.
 """
 

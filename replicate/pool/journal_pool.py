@@ -5,7 +5,7 @@ back. A publisher waits for nobody.
 
 Guarantees: a PoolReader yields, or names as InFiles, every transaction from `next_seqno` on, once, in order, without
 a gap. Bytes that do not verify are never yielded; they are counted, and read from the files.
-Refuses to know: files of the journal, what the commit words mean (but LAST_SEQNO), how a reader sleeps.
+Leaves to others: files of the journal, what the commit words mean (but LAST_SEQNO), how a reader sleeps.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ source for the rest.
 
 Guarantees: a record that is read is whole, was written at that address, and none is missing before it. Memory that does
 not verify is DamagedError, never data.
-Refuses to know: frames (except the number of the first part in a record of parts), flow control, who rings whom.
+Leaves to others: frames (except the number of the first part in a record of parts), flow control, who rings whom.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Addresses only grow; an address' place in the ring is address % capacity. Both a
 * A record of kind IN_FILES has no data: its transactions are to be read from the journal files.
 
 Guarantees: `parse` accepts no record that was not written whole at that very address.
-Refuses to know: memory, who reads or writes, when. Pure.
+Leaves to others: memory, who reads or writes, when. Pure.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Guarantees: a mapping is handed out only of a regular file that belongs to the i
 open, that was made by this format, in this boot, for this instance, and that is as long as it says. A file that was
 unlinked or replaced since is noticed by `is_current()`, a new one is told from the old by its random epoch. Once a
 pool was retired under the commit lock, nobody takes it for the instance's there.
-Refuses to know: what the words and bytes after the header mean.
+Leaves to others: what the words and bytes after the header mean.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ knows no futex that we know: every sleep has a time-out, and a waiter looks for 
 on the word.
 
 Guarantees: the process that wakes when nobody waits pays one look at memory and no system call; `sleep` returns at once
-when the word is not marked any more. Refuses to know: what is waited for, and whether it is there (locks.py)."""
+when the word is not marked any more. Leaves to others: what is waited for, and whether it is there (locks.py)."""
 
 from __future__ import annotations
 

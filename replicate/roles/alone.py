@@ -4,7 +4,7 @@ Guarantees: for the length of the block no daemon of the instance works or can s
 and no seed, replay or rebuild is under way; nothing was changed when it is refused. Daemons that run are asked to stand
 aside, and go on after the block, in the same process and in the role that the instance has then. The order is that of a
 seed: its lock, then the daemons' locks.
-Refuses to know: what is done meanwhile. Applications are not daemons: they go by the regions' locks.
+Leaves to others: what is done meanwhile. Applications are not daemons: they go by the regions' locks.
 """
 
 from __future__ import annotations

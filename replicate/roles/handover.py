@@ -11,8 +11,8 @@
 Guarantees: a step that fails before GIVE has taken effect leaves the old roles, and the door opens; after that nothing
 leads back, and the same command goes on with TELL until the taker is primary. The taker takes the role only of one that
 has given it, and only where it stands at exactly N. At no time two sites are primary.
-Refuses to know: daemons, the wire, how a step is done. What is durable is looked at again after each failure, so a step
-that has failed may have taken effect.
+Leaves to others: daemons, the wire, how a step is done. What is durable is looked at again after each failure, so a
+step that has failed may have taken effect.
 """
 
 from __future__ import annotations

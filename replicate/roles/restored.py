@@ -6,7 +6,7 @@ its own, until the others have brought back what it had: then each supplier that
 Guarantees: from `turn_back` on no application's transaction gets a number here before `settle`; what it committed in
 between, if anything, shows as DIVERGED on those that have the other one. Rows that wait for a unique value of others
 are removed, on all suppliers, before it takes writes. Each may be called again.
-Refuses to know: who has found it out, and when the others are level.
+Leaves to others: who has found it out, and when the others are level.
 """
 
 from __future__ import annotations

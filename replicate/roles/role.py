@@ -7,7 +7,7 @@ Guarantees: each step does no harm when the next one never comes, so a change th
 or the new one, and doing it again ends the same; no transaction is given a number, or applied, from the moment that the
 locks are held; the process that has the instance open learns of the change by its retired pool and its risen
 incarnation. Leaves to others: daemons (alone.py), whether the change should be made (takeover.py), and how what was
-received is applied. Refuses to know: the other site."""
+received is applied. Leaves to others: the other site."""
 
 from __future__ import annotations
 

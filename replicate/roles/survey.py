@@ -1,7 +1,7 @@
 """What a rollback would take back: how much, of which tables, and what bars the way.
 
 Guarantees: reads the journal alone, and changes nothing; memory does not grow with what is surveyed.
-Refuses to know: who asks, and how it is taken back (undo.py).
+Leaves to others: who asks, and how it is taken back (undo.py).
 """
 
 from __future__ import annotations

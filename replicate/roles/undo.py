@@ -4,7 +4,7 @@ Guarantees: the region goes from one whole transaction to the one before it, in 
 transaction on the disk; what it holds at any moment stands in its own bookkeeping, so that the next call goes on where
 a killed one stopped; a row that is not as the journal has it stops the work between two pieces, and nothing of that
 piece is done. Memory holds one piece.
-Refuses to know: locks, markers, the journal's end. The caller has all of that.
+Leaves to others: locks, markers, the journal's end. The caller has all of that.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ the instance is the incarnation that was refused: a change of role and a rollbac
 our own journal does not prove: another instance wrote the origin that was ended, of each origin that is named it holds
 just there what the source calls common, and more of the first one after it. Or nothing stands after it but records
 of incarnations in which nothing was written: those may go on anybody's word.
-Refuses to know: connections (the Receiver Server notes and forgets it), and how one goes back (rollback.py).
+Leaves to others: connections (the Receiver Server notes and forgets it), and how one goes back (rollback.py).
 """
 
 from __future__ import annotations

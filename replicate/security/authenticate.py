@@ -3,7 +3,7 @@
 Guarantees: plain TCP is spoken on loopback addresses only, whatever a host name leads to; what comes out is a stream
 whose other end has proven one of the names in `names`; a peer that is not let in is told why, as far as it can be, and
 its connection is closed; all of it ends by the deadline, before a byte of the peer was taken as a message.
-Refuses to know: messages (the links), listeners, what a refusal means for the next attempt (the servers).
+Leaves to others: messages (the links), listeners, what a refusal means for the next attempt (the servers).
 """
 
 from __future__ import annotations

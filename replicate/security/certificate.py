@@ -6,7 +6,7 @@ directory `tls` holds; the CA's key stays where it was made.
 
 Guarantees: files appear whole, with mode 0600, and nothing that exists is replaced unless that was asked for; a
 certificate never outlives its CA.
-Refuses to know: connections, and who may do what.
+Leaves to others: connections, and who may do what.
 """
 
 from __future__ import annotations

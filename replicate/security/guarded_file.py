@@ -3,7 +3,7 @@
 Guarantees: what is handed out is a regular file at that very path (a symbolic link is refused, so nobody leads us to
 another's file), that belongs to us or to root, that nobody else may write, and, if it is secret, that nobody else may
 read; the checks are made on the open descriptor, so the file cannot be exchanged in between.
-Refuses to know: what is in the file.
+Leaves to others: what is in the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """This instance's certificate, its key and the CA's certificate, loaded and checked.
 
 Guarantees: what is loaded has passed security/guarded_file.py, fits together, and is for this instance; nothing below
-TLS 1.3 is spoken with it. Refuses to know: connections (security/tls.py), and who may do what.
+TLS 1.3 is spoken with it. Leaves to others: connections (security/tls.py), and who may do what.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 Guarantees: nobody but the holder of the certificate's key reads what is sealed. What was changed does not open; nor
 does a chunk in another one's place, or as the last where it is not. The certificate is of our CA and valid now, or
 nothing is sealed.
-Refuses to know: who made it (a signature within says that), and files.
+Leaves to others: who made it (a signature within says that), and files.
 """
 
 from __future__ import annotations

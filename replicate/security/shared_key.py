@@ -6,7 +6,7 @@ a key on purpose (`loopback.key_file`). It is gone after a restart of the machin
 it away when no other one of the network uses it; the next makes a new one.
 
 Guarantees: a key is never readable by others, and never seen half-written (made aside, then linked); the process that
-made it first, all get the same. Refuses to know: what is done with it (wire/proof.py)."""
+made it first, all get the same. Leaves to others: what is done with it (wire/proof.py)."""
 
 from __future__ import annotations
 

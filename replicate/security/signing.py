@@ -4,7 +4,7 @@ Over P-256, P-384 or P-521 by ECDSA, with RSA by PSS, with Ed25519 as it is; SHA
 verified as that of a client of TLS would be, by the library, against the CA of this instance.
 
 Guarantees: a name comes out of `names_of` only where the signature fits the data, and the certificate is valid now.
-Refuses to know: what is signed, and who may sign it.
+Leaves to others: what is signed, and who may sign it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Guarantees: nothing below TLS 1.3; both sides show a certificate of the CA, and 
 connection is verified by what the files say now; files that were changed count from the next connection on, and files
 that do not fit together (a renewal half done) leave the old ones in force; keys and certificates pass
 security/guarded_file.py. Host names are not compared: the certificate's name is judged by peer_authority.py.
-Refuses to know: who may do what, and what is said on the connection.
+Leaves to others: who may do what, and what is said on the connection.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where an instance has its certificate, and when that ends.
 
 Guarantees: an instance without certificates costs one look at the directory, and has no finding.
-Refuses to know: TLS (security/tls.py), and what a certificate is made of (security/certificate.py).
+Leaves to others: TLS (security/tls.py), and what a certificate is made of (security/certificate.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: a `Config` in hand has been checked: every key known, every value of its type and within its bounds, no
 combination that cannot work. Whatever is wrong is refused with a `ConfigurationError` that names the key, the bounds
 or the nearest known key. The default file is written from the same table (table.py), so the two cannot differ.
-Refuses to know: who uses a setting. Pure, apart from `load`, which reads the one file.
+Leaves to others: who uses a setting. Pure, apart from `load`, which reads the one file.
 """
 
 from __future__ import annotations

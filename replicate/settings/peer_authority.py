@@ -6,7 +6,7 @@ configuration maps the name of a certificate to an instance, and to the side tha
 
 Guarantees: a name that the configuration does not expect is refused, and so is one that it knows on the other side of a
 stream; every refusal has a reason that never changes once landed.
-Refuses to know: how a certificate was verified (security/tls.py), connections. Pure.
+Leaves to others: how a certificate was verified (security/tls.py), connections. Pure.
 """
 
 from __future__ import annotations

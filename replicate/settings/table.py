@@ -1,7 +1,7 @@
 """The table of settings: default, unit, bounds and one sentence for each. A field is a setting, a class its section.
 
 Guarantees: whatever is said of a setting anywhere (checks, default file, `config show`) comes from here.
-Refuses to know: the file they are read from, who uses them, and which combinations cannot work (that is config.py).
+Leaves to others: the file they are read from, who uses them, and which combinations cannot work (that is config.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who must begin again for a changed setting to count: a daemon has the settings of its start.
 
 Guarantees: every section of the table of settings (table.py) has its users here.
-Refuses to know: which of them run. Pure.
+Leaves to others: which of them run. Pure.
 """
 
 from __future__ import annotations

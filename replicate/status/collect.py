@@ -2,7 +2,7 @@
 
 Guarantees: takes no lock that a writer needs, waits for nobody, changes nothing; a part that cannot be read becomes a
 finding, and the rest is still reported. The journal's numbers are of this moment, those of daemons up to a second old.
-Refuses to know: what the numbers mean for an operator (status/report.py).
+Leaves to others: what the numbers mean for an operator (status/report.py).
 
 Facts that daemons put into their status, by name; what is not there counts as unknown. The Source Server: state,
 last_sent_seqno, last_received_seqno, last_applied_seqno, lag_s, transactions_from_pool, transactions_from_files,

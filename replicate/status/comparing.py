@@ -6,7 +6,7 @@ knows, and asks for nothing: on two hosts it is not told of a compare on the oth
 whichever side knows of it, until a later compare with that instance finds none, or a seed fills this one again.
 
 Guarantees: every instance that was compared is in one finding; the command in it makes the next compare.
-Refuses to know: where it is noted (compare/last_compare.py), and clocks. Pure.
+Leaves to others: where it is noted (compare/last_compare.py), and clocks. Pure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: reads headers, links, and the newest segment; takes no lock, changes nothing, and calls a tail that recovery
 mends by itself well. Damage further back is for `replicate journal verify`.
-Refuses to know: the rest of the status.
+Leaves to others: the rest of the status.
 """
 
 from __future__ import annotations

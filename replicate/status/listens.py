@@ -4,7 +4,7 @@ A Receiver Server that was started before its address was set listens well and a
 reaches it. Both sites then show that the other one does not answer, and neither shows why.
 
 Guarantees: a command that is told has a start come about that listens where the settings say.
-Refuses to know: who wants to connect, and from where. Pure.
+Leaves to others: who wants to connect, and from where. Pure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: every finding says what is wrong, where, and the command that mends it; the bottleneck is the first part of
 the street that is not keeping up; nothing is called well that was not seen.
-Refuses to know: where the numbers come from (status/collect.py) and how they are printed (status/text.py). Pure.
+Leaves to others: where the numbers come from (status/collect.py) and how they are printed (status/text.py). Pure.
 """
 
 from __future__ import annotations

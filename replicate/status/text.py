@@ -3,7 +3,7 @@
 Guarantees: one screen: journal, regions, peers or source, daemons, bottleneck, and the findings, worst first; no line
 is longer than the terminal is wide, but for a path or a command that is longer by itself, which must stay whole to be
 pasted; what is unknown reads as "unknown", never as 0; an error stands there once; ASCII only.
-Refuses to know: how the report was made. Pure.
+Leaves to others: how the report was made. Pure.
 """
 
 from __future__ import annotations

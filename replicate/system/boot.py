@@ -1,7 +1,8 @@
 """Which boot of this machine is running: whether the machine may have lost power since a number was written.
 
 Guarantees: the same number within one boot, another one (but for one chance in 2^64) after a restart.
-Refuses to know: what is concluded from it. Tests of power loss set REPLICATE_BOOT_ID, which stands for the kernel's id.
+Leaves to others: what is concluded from it. Tests of power loss set REPLICATE_BOOT_ID, which stands for the kernel's
+id.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ at the n-th time that `name` is reached (counted in this process, from 1), the a
     errno=NAME   OSError with that errno, for example errno=ENOSPC
 
 Guarantees: while inert, a hit costs one call and one look at a global.
-Refuses to know: what stands at the places.
+Leaves to others: what stands at the places.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files and directories: written whole, replaced durably, read with care, synced.
 
 Guarantees: a small file is replaced whole or not at all, and stays so after a power loss; what is read as private is no
-link and no device; every failure of the system is an error of ours by name. Refuses to know: what is in the files, and
+link and no device; every failure of the system is an error of ours by name. Leaves to others: what is in the files, and
 who may touch an instance's (instance/private_files.py).
 """
 

@@ -1,8 +1,8 @@
 """File locks between processes: `flock` on a file of our own, one descriptor per holder, waited for with a time-out.
 
 Guarantees: the kernel releases a lock at once when its holder dies; a lock file that was unlinked or replaced under
-us is noticed (two holders would be possible otherwise); a holder that stands still is reported, never robbed. Refuses
-to know: what a lock protects, the order of locks (door/primary.py), how sleepers are woken (pool/wake_word.py).
+us is noticed (two holders would be possible otherwise); a holder that stands still is reported, never robbed.
+Leaves to others: what a lock protects, the order of locks (door/primary.py), waking sleepers (pool/wake_word.py).
 
 Two things were measured before this was written. A lock on a *shared* descriptor is granted twice, so every holder
 opens its own. And SQLite's own busy handler starves writers, two or three of four got one commit in five seconds,

@@ -16,8 +16,8 @@ the first one is fatal to every writer of the journal (FATAL in the control word
 So that a lack of descriptors is only ever met while nothing has changed, whatever must be synced after a rename (the
 directory) is opened before it.
 
-Guarantees: one table for journal, locks and instance files. Refuses to know: which call it was; the caller says by what
-it asks.
+Guarantees: one table for journal, locks and instance files. Leaves to others: which call it was; the caller says by
+what it asks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Notices the unrelated PyPI distribution `replicate`, whose files share our import name.
 
 Guarantees: while it is installed nothing of ours runs half: one error, naming what to do.
-Refuses to know: everything else. Imports nothing of ours but errors.py, which the other distribution does not have.
+Leaves to others: everything else. Imports nothing of ours but errors.py, which the other distribution does not have.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The descriptors 0, 1 and 2, where the process that started this process has closed them.
 
 Guarantees: no file of ours gets one of these numbers, into which whatever prints (a C library, an interpreter that
-ends) would write then; it is /dev/null that does. Refuses to know: who prints what.
+ends) would write then; it is /dev/null that does. Leaves to others: who prints what.
 """
 
 from __future__ import annotations

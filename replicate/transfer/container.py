@@ -9,7 +9,7 @@ follows from its header and catalogue, and every cut is at a place where reading
 regions, 1 all.
 
 Guarantees: those of records.py; records come in this order, or DamagedError names the offset.
-Refuses to know: files, and what is done with the pages. Pure.
+Leaves to others: files, and what is done with the pages. Pure.
 """
 
 from __future__ import annotations

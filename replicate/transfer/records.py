@@ -7,7 +7,7 @@ POSITION is where in the file the record begins, so a piece that was moved or do
 
 Guarantees: whatever is read is verified before anything is done with it; DamagedError names the offset. A file of a
 later format is refused by name. No record is longer than its type allows, so memory is bounded.
-Refuses to know: files, what the records hold, and in which order they come. Pure.
+Leaves to others: files, what the records hold, and in which order they come. Pure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: under its own name it is whole and durable (synced, renamed, its directory synced); after a failure nothing
 of it is left, and what a killed writer left aside is replaced.
-Refuses to know: what is written, and whether a file of that name may be replaced.
+Leaves to others: what is written, and whether a file of that name may be replaced.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ msgpack: fixed-width integers, then one bin 32), so that decoding them allocates
 
 Guarantees: `decode` gives a message whose every field has its type and range, or raises ProtocolViolationError; what it
 allocates is bounded by the limit of the type. `decode(encode(m)) == m`.
-Refuses to know: the order of messages (state.py), compression (compression.py). Pure.
+Leaves to others: the order of messages (state.py), compression (compression.py). Pure.
 """
 
 from __future__ import annotations

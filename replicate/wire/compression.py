@@ -2,7 +2,7 @@
 
 Guarantees: decompressing allocates no more than the size declared, which is at most BATCH_BYTES_MAX; a frame that
 declares another size, needs a dictionary or too wide a window, or carries anything after its end is refused unopened.
-Refuses to know: what is compressed, and whether both sides agreed on it. Pure.
+Leaves to others: what is compressed, and whether both sides agreed on it. Pure.
 """
 
 from __future__ import annotations

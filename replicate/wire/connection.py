@@ -10,7 +10,7 @@ Guarantees: trouble of the peer is an event, never an exception; InternalError i
 messages leave before bulk, and bulk one message at a time, so that a heartbeat waits for one batch at most. What
 the peer can make us hold is bounded. A peer is dead when it is silent for `dead_after_s`, when it does not see our
 bytes although we see its, or when a frame does not come to its end; time that *we* were stopped is not held against it.
-Refuses to know: what is replicated (the two links), files, sockets, clocks. Pure.
+Leaves to others: what is replicated (the two links), files, sockets, clocks. Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a link tells its server: one frozen dataclass an event.
 
 Guarantees: events come in the order in which their messages came; `Closed` is the last one of a connection.
-Refuses to know: what the server does about it (its docstring says what must be done next). Pure.
+Leaves to others: what the server does about it (its docstring says what must be done next). Pure.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Guarantees: what comes out depends on the bytes alone, never on how they were cut; a type that is not expected, or a
 length above the limit of its type, is refused from the nine bytes of the head, before anything of the body is kept;
 at most one frame and one chunk are held. After an error the reader is poisoned and gives nothing more.
-Refuses to know: what a message means, sockets, clocks. Pure.
+Leaves to others: what a message means, sockets, clocks. Pure.
 """
 
 from __future__ import annotations

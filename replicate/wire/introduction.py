@@ -2,7 +2,7 @@
 
 Guarantees: every refusal has a stable code, names both values that do not fit, and says to the operator of *this* side
 what to do; the same code from the peer becomes the same class of error on the other side.
-Refuses to know: bytes, sockets, the order of messages. Pure.
+Leaves to others: bytes, sockets, the order of messages. Pure.
 """
 
 from __future__ import annotations

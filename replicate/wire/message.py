@@ -39,7 +39,7 @@ While the stream runs the two may exchange their roles (both must know FEATURE_R
              <------------------------------ HANDOVER_DONE   I have it; or why I have not
 
 Guarantees: no dictionary crosses a border; every type has a limit that is applied before its body is read.
-Refuses to know: bytes (codec.py, frame.py), who may say what when (state.py). Pure.
+Leaves to others: bytes (codec.py, frame.py), who may say what when (state.py). Pure.
 """
 
 from __future__ import annotations

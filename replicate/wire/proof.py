@@ -14,7 +14,7 @@ the others). A side that begins with HELLO is of a release that could not prove 
 
 Guarantees: nothing is decoded before the peer has proven the key but these two fixed layouts and a REFUSE of at most
 4 KiB; what comes after the proof is not lost, and not looked at.
-Refuses to know: where key and nonce come from, sockets, clocks. Pure.
+Leaves to others: where key and nonce come from, sockets, clocks. Pure.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ prove it. Seven questions (`decide` has them), in the order of their gravity; th
 Guarantees: StartAt is only decided when every origin's number fits and at least one hash was compared (unless there is
 no transaction before it). A hash that the source no longer holds is proved by that origin's next transaction, whose own
 chain the Update Process verifies. A refusal names both sides' numbers and what to do.
-Refuses to know: how positions are looked up, connections, roles (wire/introduction.py judges who the peer is). Pure.
+Leaves to others: how positions are looked up, connections, roles (wire/introduction.py judges who the peer is). Pure.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: the frames fill the buffer exactly, have the announced number, count up by one from the announced seqno
 (part frames: belong to one transaction and count up their parts); else GapError naming both numbers, or
 ProtocolViolationError. 0.2 µs a frame (measured), so that the receiver can afford it for every one.
-Refuses to know: what the frames hold. Their own checks and chain hashes are the Update Process's to verify. Pure.
+Leaves to others: what the frames hold. Their own checks and chain hashes are the Update Process's to verify. Pure.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ source that has heard XOFF may send none. What one side may send in a state, the
 every state that it can be in meanwhile; tests/replicate/wire/test_state.py walks all interleavings to prove it.
 
 Guarantees: an illegal move raises and changes nothing; CLOSED is final.
-Refuses to know: what a message holds, time, bytes. Pure.
+Leaves to others: what a message holds, time, bytes. Pure.
 """
 
 from __future__ import annotations

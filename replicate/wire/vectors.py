@@ -1,6 +1,6 @@
 """What a supplier answers a consumer whose vector it cannot serve: the refusals of a start by vector.
 
-Guarantees: each names the origin, both numbers and what to do. Refuses to know: the decision (model/ruv.py), and how
+Guarantees: each names the origin, both numbers and what to do. Leaves to others: the decision (model/ruv.py), and how
 vectors are looked up. Pure.
 """
 

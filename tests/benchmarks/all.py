@@ -9,7 +9,7 @@ with the medians; here they run one after the other, the most important first. W
 begun, and said in the end; so is a peer that is not installed (`--install` fetches PostgreSQL, GT.M and, for the floor
 in C, a compiler with SQLite's header from Debian, as root) and a benchmark that fails. The exit code is 1 then.
 
-Guarantees: a figure in the table is one of this run. Refuses to know: how anything is measured.
+Guarantees: a figure in the table is one of this run. Leaves to others: how anything is measured.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ and `update N` write N rows in one statement and commit; `empty N` takes them ou
 the profiler, whose words go to the standard error. Answers with one JSON line: `begun`, `ended` (CLOCK_MONOTONIC, so
 that writers can be compared) and `cpu_s`, user and system.
 
-Guarantees: the three ways run the same statements. Refuses to know: rounds, rivals, what is good. It imports nothing
+Guarantees: the three ways run the same statements. Leaves to others: rounds, rivals, what is good. It imports nothing
 of the tests, so that it can be run with the `replicate` of another checkout.
 """
 

@@ -4,7 +4,7 @@ Needs a C compiler and SQLite's header (Debian's packages gcc and libsqlite3-dev
 and what they leave out: all that makes a journal one that can be recovered. So what a way of it cannot do is out of
 reach of this design on that machine, in whatever language.
 
-Guarantees: the program is that of this checkout. Refuses to know: rounds, rivals.
+Guarantees: the program is that of this checkout. Leaves to others: rounds, rivals.
 """
 
 from __future__ import annotations

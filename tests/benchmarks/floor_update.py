@@ -7,7 +7,7 @@ beside that, in a thread. Nothing is received, verified, numbered, packed, sorte
 position is kept, and nobody else has the processors: what is left is what no arrangement around a connection that
 makes its own checkpoints could leave out, with all the rest done elsewhere for nothing.
 
-Guarantees: rows a second from the first batch's begin to the last one's COMMIT. Refuses to know: our own daemons.
+Guarantees: rows a second from the first batch's begin to the last one's COMMIT. Leaves to others: our own daemons.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ also to files, which it gives pieces of up to 1 MiB. (Of the memory itself it ke
 may know which block a page is in, and files get no more than 16 KiB at once then.)
 
 Guarantees: what it has taken is free again when the process that began it has ended, however that was.
-Refuses to know: what is measured.
+Leaves to others: what is measured.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ those in SETTINGS, the rest are GT.M's defaults: its secondary waits for the dis
 part of its figure. A transaction is one SET of a global variable, or ten between TSTART and TCOMMIT.
 
 Guarantees: all of its servers are stopped, its shared memory is given back, and its data removed, whatever happens.
-Refuses to know: our own daemons.
+Leaves to others: our own daemons.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Needs Debian's package postgresql-15 (or what `--postgresql-bin` names) and, run by root, the user `postgres`, since the
 server refuses to run as root. Settings are those in SETTINGS, the rest are PostgreSQL's defaults.
 
-Guarantees: both servers are stopped, and their data removed, whatever happens. Refuses to know: our own daemons.
+Guarantees: both servers are stopped, and their data removed, whatever happens. Leaves to others: our own daemons.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ tests/harness/checkout.py says it) and what machine() tells of the machine, the 
 benchmark tells besides stands between them under names of its own.
 
 Guarantees: a line that lacks one of these is not printed, and neither is a table that leaves a line out: ROWS has each
-benchmark. In the table ratios come first, and each row names its benchmark. Refuses to know: how anything is measured.
+benchmark. In the table ratios come first, and each row names its benchmark. Leaves to others: how anything is measured.
 """
 
 from __future__ import annotations

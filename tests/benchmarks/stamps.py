@@ -3,7 +3,7 @@
 The stamps are taken in the daemon (in_daemons/sitecustomize.py).
 
 Guarantees: while `stamped` is open, each daemon that is started takes its stamps; nothing of it is left behind.
-Refuses to know: what the daemons are given to do.
+Leaves to others: what the daemons are given to do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the benchmarks share: the street of replicate/bench/street.py.
 
-Guarantees: as there; and a benchmark that is asked to end leaves no daemon behind. Refuses to know: what is measured.
+Guarantees: as there; and a benchmark that is asked to end leaves no daemon behind. Leaves to others: what is measured.
 """
 
 from __future__ import annotations

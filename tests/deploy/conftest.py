@@ -4,7 +4,7 @@ directory.
 Guarantees: made once a session, with the system's own Python, from a copy of this checkout that nobody edits; a machine
 without that Python, or without a package index, skips by name the tests that need it, and a failing installation fails
 them.
-Refuses to know: what is tested of it.
+Leaves to others: what is tested of it.
 """
 
 from __future__ import annotations

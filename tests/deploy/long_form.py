@@ -2,7 +2,7 @@
 `long`; README's test command in a truly fresh Debian 12; and the fault campaign at full length.
 
 Guarantees: only a run that names this file has them; what a part says is seen while it runs; a machine that cannot run
-a part skips it by name. Refuses to know: what the parts test.
+a part skips it by name. Leaves to others: what the parts test.
 """
 
 from __future__ import annotations

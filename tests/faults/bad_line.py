@@ -1,7 +1,7 @@
 """The network between source and receiver of a town, in a process of its own that can be told to be bad.
 
 It is `BadNetwork` of tests/harness, with delay and jitter. Guarantees: bytes arrive in their order, each after the
-delay that held when it came; the process ends with its town. Refuses to know: frames.
+delay that held when it came; the process ends with its town. Leaves to others: frames.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Several jobs of one part beside one another, each in a process of its own, with its share of the time.
 
 Guarantees: the figures of a job are added when it ends, also when an interrupt ends it; what it prints comes out then,
-in one piece; a job that fails fails the part; none is left running. Refuses to know: what the jobs do.
+in one piece; a job that fails fails the part; none is left running. Leaves to others: what the jobs do.
 """
 
 from __future__ import annotations

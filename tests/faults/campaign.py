@@ -6,7 +6,7 @@ An episode is a new primary and secondary, a shuffled list of rounds (each failp
 any moment between), then the judgement. A failpoint that nobody came by in time gets further rounds at the end.
 With --seconds both are reached, and each failpoint is tried once. Exit code 0 only when every figure that must be zero
 is, and no failpoint was missed that was tried.
-Guarantees: the same seed chooses the same rounds in the same order. Refuses to know: how a round is run, and judged.
+Guarantees: the same seed chooses the same rounds in the same order. Leaves to others: how a round is run, and judged.
 """
 
 from __future__ import annotations

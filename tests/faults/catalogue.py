@@ -7,7 +7,7 @@ Guarantees: every fault that the campaign has to cover stands here, and nothing 
 What is *not* injected, and why: of 31 (a sync that lies about *every* file) no witness is left, faults.md says so;
 of 71 a peer's absurd clock: no clock is taken over from a peer, a transaction keeps the time of its origin. Of 32 the
 alarm is the lag: nothing calls a sync that hangs by its name.
-Refuses to know: how anything is injected.
+Leaves to others: how anything is injected.
 """
 
 from __future__ import annotations

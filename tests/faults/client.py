@@ -5,7 +5,7 @@ file system where that of the instance is lost): a killed client leaves at most 
 
 Guarantees: a transaction is called `ok` only after its commit has returned, `failed` only when we were told that
 nothing happened (or rolled back ourselves), else `unknown`.
-Refuses to know: who kills whom, and what comes of it (oracle.py judges).
+Leaves to others: who kills whom, and what comes of it (oracle.py judges).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ attached, a hole, seeds, changes of role (role_runs.py).
 
 A run's files lie below ROOT; what no crash may touch (the primary of an apply, what is known of it) below OUTSIDE.
 Guarantees: `judge` ends only when what had been told is there, all regions and the journal agree, and the work goes on
-to its end from there. Refuses to know: what a disk may do, and which states there are.
+to its end from there. Leaves to others: what a disk may do, and which states there are.
 """
 
 from __future__ import annotations

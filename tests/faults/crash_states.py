@@ -14,7 +14,7 @@ makes states of them.
 Guarantees: an acknowledgement counts from the moment when the process told it on its pipe; the states behind the last
 one are always looked at. The states behind an operation depend on the seed, the run and the operation's number alone,
 however many others are looked at.
-Refuses to know: what a disk may do (disk.py).
+Leaves to others: what a disk may do (disk.py).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ acknowledged. A mutation is right when a named error says what is damaged, or wh
 has completed it).
 Guarantees: counted are mutations tried, detected, mended, accepted wrongly, and silently shortened; what raises any
 other error than a ReplicateError is a violation too.
-Refuses to know: what recovery does.
+Leaves to others: what recovery does.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: fields are those of the product's own layouts, so one that is added is met; a frame's head, a segment's
 header, both slots of the durable mark and each line of instance.json are cut and swapped at each field, and flipped at
 each byte; no mutation leaves the file as it was. Whole frames, headers and files are exchanged, too.
-Refuses to know: what must come of it (damage.py).
+Leaves to others: what must come of it (damage.py).
 """
 
 from __future__ import annotations

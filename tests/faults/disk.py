@@ -9,7 +9,7 @@ there, and both may be. Of all the combinations `states` gives a few extreme one
 asked for: among them those where names are certain in their order (ext4, xfs) or in their order by directory.
 
 Guarantees: what was synced is in every state, if the names of its directories are; what was never written is in none.
-Refuses to know: whose files they are. Pure, but for `TracedDisk.put`, which writes a state into the directories.
+Leaves to others: whose files they are. Pure, but for `TracedDisk.put`, which writes a state into the directories.
 """
 
 from __future__ import annotations

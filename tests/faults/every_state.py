@@ -12,7 +12,7 @@ a `-wal` what SQLite takes from it, its header and whole commits: its check runs
 and the product reads no further (region/sqlite/forensics/older_than_wal.py). A `-wal` with an unknown header, and
 every other file, counts byte by byte.
 Guarantees: what is counted as enumerated is one state by its bytes; of equal ones one stands for all.
-Refuses to know: how a state is judged.
+Leaves to others: how a state is judged.
 """
 
 from __future__ import annotations

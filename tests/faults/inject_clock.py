@@ -3,7 +3,7 @@
 The clock that is bent is the one that Python tells (time.time, time.time_ns). Monotonic clocks stay what they are, as
 they do on a real machine, but for one whose timer runs wild: there every process of a site counts (trio's deadlines,
 time.monotonic), and sleeps, ten times too fast. Guarantees: no process of the machine
-notices but those of the town. Refuses to know: how it is judged afterwards.
+notices but those of the town. Leaves to others: how it is judged afterwards.
 """
 
 from __future__ import annotations

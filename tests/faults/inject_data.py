@@ -1,6 +1,6 @@
 """Faults of what other people do to the data: written past us, damaged on the wire, a fork in a transaction.
 
-Guarantees: each puts back what it has changed, by the way that the product names. Refuses to know: how it is judged
+Guarantees: each puts back what it has changed, by the way that the product names. Leaves to others: how it is judged
 afterwards.
 """
 

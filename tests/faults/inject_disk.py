@@ -1,6 +1,6 @@
 """Faults of disks that hang, fill up, or lie, and of what stands on them.
 
-Guarantees: each puts back what it has changed. Refuses to know: how it is judged afterwards.
+Guarantees: each puts back what it has changed. Leaves to others: how it is judged afterwards.
 """
 
 from __future__ import annotations

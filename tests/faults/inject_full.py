@@ -1,6 +1,6 @@
 """Real full disks, and disks that the kernel makes read-only, below one site. As root.
 
-Guarantees: each puts back what it has changed. Refuses to know: how it is judged afterwards.
+Guarantees: each puts back what it has changed. Leaves to others: how it is judged afterwards.
 """
 
 from __future__ import annotations

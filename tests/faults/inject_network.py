@@ -1,6 +1,6 @@
 """Faults of the network: forgotten, one way only, slow, cut in a pause, flapping.
 
-Guarantees: the line is well again at the end. Refuses to know: how it is judged afterwards.
+Guarantees: the line is well again at the end. Leaves to others: how it is judged afterwards.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Faults of processes that are no kills: stopped, without memory or descriptors, ended in a drain, robbed of a pool.
 
-Guarantees: each puts back what it has changed. Refuses to know: how it is judged afterwards.
+Guarantees: each puts back what it has changed. Leaves to others: how it is judged afterwards.
 """
 
 from __future__ import annotations

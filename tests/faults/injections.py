@@ -5,7 +5,7 @@
 Each injection is a function in inject_*.py, registered with the numbers of the catalogue's faults that it injects. In
 the long form each has a town of its own, in an order of the seed, again and again until the time is over.
 Guarantees: an injection that could not be made is left out by name, or fails; it never counts.
-Refuses to know: what the faults are.
+Leaves to others: what the faults are.
 """
 
 from __future__ import annotations

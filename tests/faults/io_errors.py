@@ -7,7 +7,7 @@ The run is a child that commits small and large rows, a large transaction and a 
 those). Afterwards another process opens the instance. Guarantees: an error of a segment, a directory or the instance
 file is fatal to the writer, also by the sight of what it answers afterwards, unless it is a full disk that took
 everything back; one of the mark beside the journal or of a large transaction's own file stays that commit's; nothing
-acknowledged is missing, nothing that was refused is there; recovery needs nobody. Refuses to know: which call is which.
+acknowledged is missing, nothing that was refused is there; recovery needs nobody. Left to others: which call is which.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ are. Then every other n comes, with each error, by dice and as far as the time g
 SQLite writes one after the other.
 Guarantees: such a process goes on, or ends by an error that has a name; behind it the operator's way (start again what
 was stopped) leads on without a hand; nothing is missing, twice or torn at the end.
-Refuses to know: which call is which.
+Leaves to others: which call is which.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ part that runs, and gives the table so far.
 Guarantees: exit code 0 only when every figure that must be zero is, no part failed, and all ran to their end; what was
 left out is said, with the reason; nothing stays running, mounted, or behind in shared memory and in the directory for
 temporary files.
-Refuses to know: the parts.
+Leaves to others: the parts.
 """
 
 from __future__ import annotations

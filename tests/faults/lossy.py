@@ -5,7 +5,7 @@
 The mirror is a TUN device: each packet that the kernel sends into it comes back with both addresses swapped (which
 leaves every checksum right), or not at all. So the kernel's own TCP between 10.99.0.1 and 10.99.0.2, which are one
 host, has to send again, wait, and put in order. Guarantees: nothing but this process sees the namespace; it goes with
-it. Refuses to know: what is carried.
+it. Leaves to others: what is carried.
 """
 
 from __future__ import annotations

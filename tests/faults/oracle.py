@@ -1,7 +1,7 @@
 """What the clients were told against what is there: in both databases, in both journals, transaction by transaction.
 
 Guarantees: every figure that must be zero is counted here and nowhere else; what could not be looked at is an
-exception, not a zero. Refuses to know: what was killed. It opens doors, so it is called in a process of its own.
+exception, not a zero. Leaves to others: what was killed. It opens doors, so it is called in a process of its own.
 """
 
 from __future__ import annotations

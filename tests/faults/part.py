@@ -2,7 +2,7 @@
 
 Guarantees: whatever ends it, the figures so far are printed and (`--figures`) written; exit code 0 only when every
 figure that must be zero is, what must not be zero is not, and nothing was raised; 130 when it was interrupted.
-Refuses to know: what the parts do.
+Leaves to others: what the parts do.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: `product_failpoints` reads the source, so a failpoint that somebody adds is found at once; a test fails
 until it stands in PLACES with the class of rounds that reaches it.
-Refuses to know: what is at the places, and how a round is run (patrol_rounds.py).
+Leaves to others: what is at the places, and how a round is run (patrol_rounds.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m tests.faults.plants [--names NAME,…]
 
 Guarantees: a bug counts as found only when it was planted (the text that it replaces is there, once) and the part that
-is named with it counted a violation, or was ended by an error of the product. Refuses to know: how it is found.
+is named with it counted a violation, or was ended by an error of the product. Leaves to others: how it is found.
 
 One of the project's list is not here. **A cut without a sync is no bug** in this format:
 recovery syncs the same segment again before its pool lets anybody append (without that sync, too, it is one: "cut

@@ -3,7 +3,7 @@
     python -m tests.faults.pool_storm [--seed N] [--seconds S]
 
 Guarantees: each storm reaches its kills, its transactions and its end, or that is counted; no process is left behind.
-Refuses to know: what a storm is (tests/harness/pool_storm.py).
+Leaves to others: what a storm is (tests/harness/pool_storm.py).
 """
 
 from __future__ import annotations

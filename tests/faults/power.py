@@ -9,7 +9,7 @@ In a quiet round nobody but the policy syncs the journal: small rows only, no sc
 of load. That is where `interval` must keep its word, and where `off` must lose more, or the round would show nothing.
 
 Guarantees: nothing stays mounted; a kernel without the ioctl is an error, not a pass.
-Refuses to know: what is right for a policy beyond `allowed`.
+Leaves to others: what is right for a policy beyond `allowed`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It is a VFS of our own in place of the default one, so it meets every file that SQLite opens from now on: database, WAL,
 temporary file. Guarantees: nothing but the one call that was chosen differs from the real one; `ENOSPC` leaves half of
-what was to be written, as a full disk does. Refuses to know: what SQLite writes when.
+what was to be written, as a full disk does. Leaves to others: what SQLite writes when.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The table of a campaign's figures, as text; and the closing one, which has every column that the catalogue names.
 
 Guarantees: every figure that must be zero stands in it, also when it is zero; in the closing table what nobody has
-measured says so, and is no zero. Refuses to know: how figures came about.
+measured says so, and is no zero. Leaves to others: how figures came about.
 """
 
 from __future__ import annotations

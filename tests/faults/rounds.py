@@ -1,7 +1,7 @@
 """The rounds of the kill campaign: in each one at least one process dies, then all that is down is started again.
 
 Guarantees: the choice of rounds, places and moments depends on the seed alone; a failpoint counts as hit only when the
-process that was armed there has killed itself. Refuses to know: what must hold afterwards (oracle.py).
+process that was armed there has killed itself. Leaves to others: what must hold afterwards (oracle.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The end of an episode: no more faults, a last few commits, then both sides are judged.
 
-Guarantees: the figures of the judgement are there also when it fails. Refuses to know: what was done before.
+Guarantees: the figures of the judgement are there also when it fails. Leaves to others: what was done before.
 """
 
 from __future__ import annotations

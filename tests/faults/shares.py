@@ -1,7 +1,7 @@
 """What the secondary of an episode gets: all; some partitions; or some rows and columns of tables.
 
 Guarantees: what is said to the product and what the oracle expects stand beside each other here.
-Refuses to know: what is done to whom (patrol_rounds.py), and how it is judged (oracle.py).
+Leaves to others: what is done to whom (patrol_rounds.py), and how it is judged (oracle.py).
 """
 
 from __future__ import annotations

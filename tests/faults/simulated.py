@@ -3,7 +3,7 @@
     python -m tests.faults.simulated [--seed N] [--seconds S]
 
 Guarantees: the seed of each world follows from ours; a bad one leaves its transcript below tests/simulation/kept.
-Refuses to know: what is in a world (tests/simulation).
+Leaves to others: what is in a world (tests/simulation).
 """
 
 from __future__ import annotations

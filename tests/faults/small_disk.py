@@ -1,6 +1,6 @@
 """A small file system of its own for one site, as root: it can be filled, be given room, and be taken for writing.
 
-Guarantees: nothing stays mounted. Refuses to know: what lies on it.
+Guarantees: nothing stays mounted. Leaves to others: what lies on it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ No daemon is killed: what leaks would be lost with it. Memory is what a process 
 descriptors are compared between the second and the last quarter of the run: by the least of each, which no passing load
 raises, and by the median, which no connection that is just being made lowers. What leaks raises both.
 Guarantees: looked at twice a second; too short a run is an error, not a pass.
-Refuses to know: what grows where.
+Leaves to others: what grows where.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m tests.faults.torn_words [--seconds S]
 
 Guarantees: counts looks at the word, and those that found neither value that was ever written.
-Refuses to know: what the words mean.
+Leaves to others: what the words mean.
 """
 
 from __future__ import annotations

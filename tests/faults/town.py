@@ -2,7 +2,7 @@
 
 Guarantees: this process itself never opens an instance, so what it forks is clean; `close` leaves no process and no
 shared memory; a process that ends otherwise than by our kill or its failpoint is noted in `strange`.
-Refuses to know: which process is to die when (patrol_rounds.py).
+Leaves to others: which process is to die when (patrol_rounds.py).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Guarantees: after each step result, error and state of both sides are the same, 
 as_sqlite3_rules.py; in the end the databases are, and the secondary is equal to the primary row by row. Where the
 standard library's module dies (in a process of its own: as_sqlite3_reference.py), the comparison ends, says so, and is
 no failure of ours.
-Refuses to know: what programs are made of.
+Leaves to others: what programs are made of.
 """
 
 from __future__ import annotations

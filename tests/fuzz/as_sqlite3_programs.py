@@ -3,7 +3,7 @@
 Guarantees: equal seeds give equal programs in every process; a step is plain data, so that a program is shrunk by
 leaving steps out; steps need not fit each other or the schema: an error is an outcome like any other. Only SQL that
 SQLite 3.37 knows, and nothing whose meaning changed since (as_sqlite3_rules.py says what else is left out, and why).
-Refuses to know: who runs them.
+Leaves to others: who runs them.
 """
 
 from __future__ import annotations

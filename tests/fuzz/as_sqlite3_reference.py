@@ -2,7 +2,7 @@
 
 Guarantees: nothing of ours is in that process but what a step does (as_sqlite3_side.py); its death by a signal is
 `Died`, with the step that it died at, and the next program has a new one; any other end of it is an error of the
-harness. Refuses to know: what it should have answered.
+harness. Leaves to others: what it should have answered.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: a rule excuses one kind of difference and nothing beside it; application.md of the manual says what an
 application should know of it.
-Refuses to know: how the sides were brought there.
+Leaves to others: how the sides were brought there.
 """
 
 from __future__ import annotations

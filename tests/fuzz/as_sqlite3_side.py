@@ -2,7 +2,7 @@
 
 Guarantees: the same code runs on replicate's connection and on the standard library's; what is seen is plain data, in
 which 1, 1.0, True, '1' and b'1' differ and an error is its class of PEP 249 or of Python, its code and its text.
-Refuses to know: what should be seen.
+Leaves to others: what should be seen.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: everything but one token is a function of this file and the product's packers; small (a few KiB a target).
 What fuzzing has found is kept beside it under names that begin with `found-`, which this does not touch.
-Refuses to know: the oracle.
+Leaves to others: the oracle.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Guarantees: `judge` raises Finding, naming the target, for another exception (In
 our bug), for more than a second of processor time whenever it is run, and for more than MEMORY_BYTES_MAX of memory; a
 target that never ends is interrupted. Which of two measures of memory is used is the caller's choice: `traced` counts
 every allocation and is slow; otherwise it is by how much the process has grown.
-Refuses to know: what the targets do, and where the bytes come from.
+Leaves to others: what the targets do, and where the bytes come from.
 """
 
 from __future__ import annotations

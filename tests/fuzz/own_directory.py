@@ -2,7 +2,7 @@
 
 Guarantees: it is locked (`flock`) as long as this process lives, and whoever has inherited `fd`; of those that are not,
 whose makers were killed, none is left when the next one is made.
-Refuses to know: what is in it.
+Leaves to others: what is in it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: nothing but checks (and chain hashes, where asked) is changed; bytes that are not even shaped like a frame
 come back as they were. Written from the formats as documented, not with the product's own packers.
-Refuses to know: what is in the frames.
+Leaves to others: what is in the frames.
 """
 
 from __future__ import annotations

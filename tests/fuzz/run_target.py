@@ -6,7 +6,7 @@ For example, five minutes, new inputs into a directory of one's own, from the co
 
 Guarantees: ends with a code other than 0, and leaves the input (-artifact_prefix=), when the oracle finds something.
 Leaves nothing else behind: libFuzzer ends its process without a word to Python, so that one is a child of ours.
-Refuses to know: which inputs are worth keeping.
+Leaves to others: which inputs are worth keeping.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The table of all fuzzing targets, by the name of their corpus directory.
 
 Guarantees: one entry for each decoder of bytes that come from elsewhere: a peer, a disk, shared memory, an editor.
-Refuses to know: what they do.
+Leaves to others: what they do.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: a target is a function of its bytes alone. Where a file has a check over its content, the first byte says
 whether it is made right again.
-Refuses to know: who calls it; what may be raised (oracle.py).
+Leaves to others: who calls it; what may be raised (oracle.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: a target is a function of its bytes alone; files are made in a directory of this process and used again.
 The first byte chooses what is done, and whether checks and chain hashes are made right again.
-Refuses to know: who calls it; what may be raised (oracle.py).
+Leaves to others: who calls it; what may be raised (oracle.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     MODE(u8) COUNT(u8) and COUNT times INDEX(u16) VALUE(u64), big-endian: control words; what is left stands in the ring
 
 Guarantees: a target is a function of its bytes alone: the pool is small, and is made whole again before each use.
-Refuses to know: who calls it; what may be raised (oracle.py).
+Leaves to others: who calls it; what may be raised (oracle.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: a target is a function of its bytes alone. The first byte chooses what is done; checks are made right again
 unless it says otherwise, so that mutations get behind them.
-Refuses to know: who calls it; what may be raised (oracle.py).
+Leaves to others: who calls it; what may be raised (oracle.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A few programs of the fuzzer against the standard library's sqlite3 (as_sqlite3.py), the same ones in every run.
 
 Guarantees: these draw every kind of step, and end alike on both sides and on the secondary.
-Refuses to know: what new programs would find; for these, run tests.fuzz.as_sqlite3.
+Leaves to others: what new programs would find; for these, run tests.fuzz.as_sqlite3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Applying a primary's journal to a secondary's regions without an Update Process, a batch at a time.
 
 Guarantees: what is handed over is what the journal has; every change goes to its region's applier.
-Refuses to know: how an Update Process cuts its batches.
+Leaves to others: how an Update Process cuts its batches.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: a program depends on its seed alone. Names stand as {a} and {b} for the two databases, since each connection
 has them under other names; "" where SQLite is to find the table itself.
-Refuses to know: what runs the statements.
+Leaves to others: what runs the statements.
 """
 
 from __future__ import annotations

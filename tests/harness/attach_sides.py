@@ -3,7 +3,7 @@
 Guarantees: a side of ours and one of plain SQLite are asked by exactly this code. A `Player` commits each of its
 transactions at most once. A statement that was busy is tried again; where a reader's snapshot is too old to write, its
 transaction is rolled back and begun again.
-Refuses to know: what statements should come to.
+Leaves to others: what statements should come to.
 """
 
 from __future__ import annotations

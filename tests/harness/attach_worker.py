@@ -1,7 +1,7 @@
 """A player of a differential test with ATTACH in a process of its own: it runs statements as they are told, or all of
 its transactions by itself, beside other processes that do the same.
 
-Guarantees and refuses to know: as tests/harness/attach_sides.py. As a program: serves requests, pickled, on the
+Guarantees, and leaves to others: as tests/harness/attach_sides.py. As a program: serves requests, pickled, on the
 standard streams.
 """
 

@@ -1,5 +1,5 @@
 """A primary with a history of all kinds, a base copy from its beginning, and as many secondaries from that as are asked
-for. Guarantees: the history depends on nothing but this file. Refuses to know: Spark; who archives it.
+for. Guarantees: the history depends on nothing but this file. Leaves to others: Spark; who archives it.
 """
 
 from __future__ import annotations

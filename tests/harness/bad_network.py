@@ -6,7 +6,7 @@ single bytes, refuse connections, lead to another port, and change, drop, double
 receiver. Time and bytes of each connection are counted.
 
 Guarantees: what is not broken is carried unchanged and in order; after `close` no thread and no socket is left.
-Refuses to know: what frames mean.
+Leaves to others: what frames mean.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The whole street over a bad network: real daemons, whose connection goes through `BadNetwork`, with quick deadlines.
 
 Guarantees: `bad_street` gives a street that streams, and ends everything behind the test.
-Refuses to know: what a test breaks.
+Leaves to others: what a test breaks.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: its profile is below one directory, it asks no host but those that a test names, and ends with the `with`
 block. A test that needs it and does not find it is skipped by name.
-Refuses to know: what is shown.
+Leaves to others: what is shown.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Certificates for tests: a CA of ours, certificates into the directories of instances, and foreign ones by trustme.
 
-Guarantees: everything is below the directory given. Refuses to know: connections.
+Guarantees: everything is below the directory given. Leaves to others: connections.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Frames of the product with a number, a body or a border changed, and what no part of the product makes.
 
-Guarantees: what is sealed passes its check. Refuses to know: whether it should be taken.
+Guarantees: what is sealed passes its check. Leaves to others: whether it should be taken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which commit of this project a directory holds.
 
 Guarantees: an answer on every machine: without git, and in an unpacked archive, the commit is unknown, also where the
-archive lies inside somebody else's repository. Refuses to know: what was run of it.
+archive lies inside somebody else's repository. Leaves to others: what was run of it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ third of a second to start.
 
 Guarantees: exit code and both outputs are those of a process (`replicate.cli.main.run` is what it runs); environment,
 umask, outputs and signals are afterwards as they were. A daemon that it starts is forked (fork_server.py).
-Refuses to know: which commands want a process of their own.
+Leaves to others: which commands want a process of their own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Two sites whose rows can be made to part, and what an operator decides about it.
 
 Guarantees: what is spoiled is spoiled past every guard, as a program that knows SQLite can do it.
-Refuses to know: what becomes of a decision.
+Leaves to others: what becomes of a decision.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A process of a test that answers requests, pickled, on its standard streams.
 
 Guarantees: a request is answered before the next one is read; the process ends when its other side is closed, or dies.
-Refuses to know: what is asked.
+Leaves to others: what is asked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Counts how often something of the product was done, so that a test can wait for "three more of them".
 
 Guarantees: what is counted still happens, and its answer is the same.
-Refuses to know: what is counted.
+Leaves to others: what is counted.
 """
 
 from __future__ import annotations

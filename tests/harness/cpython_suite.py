@@ -3,7 +3,7 @@
 Guarantees: every connection that a test opens is one of `replicate.dbapi` to a region of a real primary; what a test
 knows as a file is a region at that path, so that connections to one path share it. The result is one JSON object on
 standard output: the outcome of each test by its name.
-Refuses to know: which tests should pass.
+Leaves to others: which tests should pass.
 
     python -m tests.harness.cpython_suite test_dbapi DIRECTORY [TEST NOT TO BE RUN ...]
 """

@@ -2,7 +2,7 @@
 
 Guarantees: what nobody holds any more is closed before it counts, so that garbage of an earlier test, collected in
 between, neither hides a leak nor looks like one.
-Refuses to know: what the descriptors are.
+Leaves to others: what the descriptors are.
 """
 
 from __future__ import annotations

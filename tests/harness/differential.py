@@ -3,7 +3,7 @@
 Guarantees: the plain side is a process of its own without our code; the primary is written through
 `replicate.connect()` and the real door; the secondary takes the primary's journal through the real applier. Every
 step's outcome is compared, and in the end every table, rowid by rowid, typed value by typed value.
-Refuses to know: where programs come from.
+Leaves to others: where programs come from.
 
 Two things are told apart from errors. A statement that we refuse by name is not run on the plain side, and both roll
 back. A busy database rolls back on both sides too: what an application does then is not what is tested here.

@@ -1,7 +1,7 @@
 """Children of a process that is ended by Ctrl-C or SIGTERM, and has one thread.
 
 Guarantees: an interrupt that comes while a child is made is neither lost nor raised before the child's number is noted;
-it is the parent's alone; a child never outlives its parent. Refuses to know: what the child does.
+it is the parent's alone; a child never outlives its parent. Leaves to others: what the child does.
 """
 
 from __future__ import annotations

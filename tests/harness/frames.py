@@ -1,7 +1,7 @@
 """Frames made by hand, byte by byte as the format is written down, independently of the product's own packer.
 
 Guarantees: what comes out is what a primary would have written: numbers without a hole, chain hashes that follow.
-Refuses to know: whether the product agrees (that is what the tests ask).
+Leaves to others: whether the product agrees (that is what the tests ask).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ written, then SIGKILL), `once` (it fails: the disk is full), `always` (it and al
 `always`, but in the end a further transaction is tried with the disk mended). A secondary applies what is in its
 receive pool instead. Prints a JSON line for each commit: its number, or the error's class.
 
-Guarantees: what happens is the same at each run. Refuses to know: what should be there afterwards.
+Guarantees: what happens is the same at each run. Leaves to others: what should be there afterwards.
 """
 
 from __future__ import annotations

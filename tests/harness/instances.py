@@ -2,7 +2,7 @@
 
 Guarantees: every row that a helper inserts is captured as the application's side would capture it; `check` fails unless
 journal, regions and pool agree, numbers and chain hashes included. A `Writer` is a process that is killed at the end.
-Refuses to know: what a test attacks.
+Leaves to others: what a test attacks.
 """
 
 from __future__ import annotations

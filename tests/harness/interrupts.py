@@ -1,7 +1,7 @@
 """Interrupts of the main thread, as ^C makes them, sent by another thread of a test.
 
 Guarantees: `send` returns when the interrupt has been raised, so that the next one is another one, and none comes late.
-Refuses to know: what is interrupted.
+Leaves to others: what is interrupted.
 """
 
 from __future__ import annotations

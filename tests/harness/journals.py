@@ -1,7 +1,7 @@
 """Journals for tests: frames with true chain hashes, and small chains of segments on the disk.
 
 Guarantees: everything is a function of its arguments; two calls make equal bytes.
-Refuses to know: any database.
+Leaves to others: any database.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: the writer goes through `replicate.connect` in a process of its own, and so does the reader, with the
 standard library's SQLite; `pass_through` returns only when the transaction is applied and the reader has seen it whole,
-and raises AssertionError when the reader has seen a part of it. Refuses to know: how many rows, and which bounds hold.
+and raises AssertionError when the reader has seen a part of it. Leaves to others: how many rows, and which bounds hold.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Logs of daemons as tests make them up: lines as the daemons write them, files of every kind.
 
-Guarantees: what is made is what replicate/daemon/log.py would have written of it. Refuses to know: what is read of it.
+Guarantees: what is made is what replicate/daemon/log.py would have written of it. Leaves to others: what is read of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What this machine lets a test do with tools of Debian's: to trace a process, to make and mount a file system.
 
 Guarantees: the answer is found by trying, once; a tool that is there and may not work here (in a container, say) counts
-as missing. Refuses to know: which test asks.
+as missing. Leaves to others: which test asks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """README and the chapters of the manual as tests read them: sections, commands and blocks of code.
 
 Guarantees: a section or chapter that is not there fails the test that asks for it.
-Refuses to know: what is done with the commands.
+Leaves to others: what is done with the commands.
 """
 
 from __future__ import annotations

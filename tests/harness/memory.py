@@ -1,7 +1,7 @@
 """How much memory processes have of their own: for tests and benchmarks of what must stay bounded.
 
 Guarantees: of processes that run, what is counted is anonymous memory (RssAnon): neither the mapped pools nor files. Of
-a command that is run to its end it is all that was resident at once (ru_maxrss). Refuses to know: what the processes
+a command that is run to its end it is all that was resident at once (ru_maxrss). Leaves to others: what the processes
 do.
 """
 

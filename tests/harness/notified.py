@@ -1,7 +1,7 @@
 """The socket of a service manager that a daemon tells how it stands: all that is told, as it comes.
 
 Guarantees: no word is lost: it is taken off the socket at once, which holds ten datagrams, and a daemon does not wait
-for room. `close` leaves no thread and no socket. Refuses to know: what daemons say, and who starts them.
+for room. `close` leaves no thread and no socket. Leaves to others: what daemons say, and who starts them.
 """
 
 from __future__ import annotations

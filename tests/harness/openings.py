@@ -1,6 +1,6 @@
 """Openings of connections by hand: what a peer, good or bad, says before its hello, and what it hears.
 
-Guarantees: nothing waits for ever. Refuses to know: what a receiver should make of it.
+Guarantees: nothing waits for ever. Leaves to others: what a receiver should make of it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ in a thousandth of the time.
 
 Guarantees: a transaction that is taken before one that its writer had seen, or out of its origin's order, fails the
 test at once, and so does one that is taken twice. What is drawn depends on the seed alone.
-Refuses to know: rows, frames, files.
+Leaves to others: rows, frames, files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`replicate web` for some instances, as a process, beside the street of a test.
 
-Guarantees: it ends with the `with` block. Refuses to know: who looks.
+Guarantees: it ends with the `with` block. Leaves to others: who looks.
 """
 
 from __future__ import annotations

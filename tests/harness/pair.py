@@ -2,7 +2,7 @@
 
 Guarantees: everything is below one directory, the pools too; what `deliver` puts into the receive pool is what a Source
 Server would have read from the primary's journal.
-Refuses to know: the wire.
+Leaves to others: the wire.
 """
 
 from __future__ import annotations

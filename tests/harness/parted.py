@@ -2,7 +2,7 @@
 over. Then the old primary comes back.
 
 Guarantees: everything goes through commands; `street.primary` and `street.secondary` stay who they were first.
-Refuses to know: how it goes back.
+Leaves to others: how it goes back.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 process.
 
 Guarantees: the same SQLite release as ours, so that outcomes can be compared exactly, and none of our code: no door, no
-capture, no hook. Refuses to know: what outcomes should be.
+capture, no hook. Leaves to others: what outcomes should be.
 
 The standard library's own sqlite3 was tried first: its release differs from APSW's in what a failing statement leaves
 behind (STRICT tables with OR IGNORE), in last_insert_rowid, in RETURNING's affinities and in the digits of a REAL.

@@ -1,6 +1,6 @@
 """What defects of this project have made of secondaries: each effect as a plant, and a database that can have them.
 
-Guarantees: a plant is one difference, in the tables that it names and nowhere else. Refuses to know: how it is found,
+Guarantees: a plant is one difference, in the tables that it names and nowhere else. Leaves to others: how it is found,
 and what made it so; each defect has its own test.
 """
 

@@ -10,7 +10,7 @@ pool first (PLANTS): the storm must then fail.
 
 Guarantees: ends when each step has killed at least twice and KILLS and TRANSACTIONS are reached, and everybody has
 seen the last transaction; a reader that sees a gap, a repetition or a bad byte fails the run.
-Refuses to know: SQLite, segments, durability: the door's own storm is elsewhere.
+Leaves to others: SQLite, segments, durability: the door's own storm is elsewhere.
 """
 
 from __future__ import annotations

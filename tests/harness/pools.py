@@ -2,7 +2,7 @@
 
 Guarantees: `frame(n)` is a valid journal frame whose size varies with n; `prove` fails unless a batch holds exactly the
 transactions that it claims, in order, each with its own content.
-Refuses to know: databases, and how the frames travel.
+Leaves to others: databases, and how the frames travel.
 """
 
 from __future__ import annotations

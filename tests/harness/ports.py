@@ -4,7 +4,7 @@ Guarantees: nobody listens there now, and no outgoing connection is given it by 
 ports that the kernel chooses from. No other test of this machine is given it as long as this process lives, or has
 asked for KEPT others. Where a test can let the kernel choose (port 0), and nobody listens there twice, it should: what
 the kernel chose it may give to another as soon as it is free.
-Refuses to know: who will listen.
+Leaves to others: who will listen.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: everything of it is below one directory, and it ends with the `with` block. A test that needs it, and does
 not find it, is skipped by name.
-Refuses to know: which alerts are right.
+Leaves to others: which alerts are right.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A page that answers whatever a test gives: plain bytes from a thread, as no real page would.
 
-Guarantees: it ends with the `with` block. Refuses to know: what the bytes mean.
+Guarantees: it ends with the `with` block. Leaves to others: what the bytes mean.
 """
 
 from __future__ import annotations

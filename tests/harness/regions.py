@@ -1,7 +1,7 @@
 """Regions for tests: databases made from a script, installed, and opened as application or applier would.
 
 Guarantees: every connection made through a factory is closed at the end of the test.
-Refuses to know: what a test wants of them.
+Leaves to others: what a test wants of them.
 """
 
 from __future__ import annotations

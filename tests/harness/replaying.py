@@ -2,7 +2,7 @@
 
 Guarantees: `assert_equal` looks at rows, numbers, the secondary's journal and the AUTOINCREMENT counters.
 `archive_segments` makes what `replicate archive` makes, but for the rows, which only Spark reads.
-Refuses to know: how a replay works.
+Leaves to others: how a replay works.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a filter will do to a stream, without one: frames told in other words on their way into the receive pool.
 
 Guarantees: each frame keeps its number, its origin and its label; which ones are told otherwise is the caller's choice.
-Refuses to know: filters.
+Leaves to others: filters.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: `servers` stops what it has started when its block is left; a daemon that fails fails the test, unless the
 test takes its error with `failed`.
-Refuses to know: what is committed on the primary.
+Leaves to others: what is committed on the primary.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: `same` carries everything to the secondary, applies it and compares every region there: objects, rows,
 rowids and typed values, counters of AUTOINCREMENT, user_version; journal and regions of the primary agree.
-Refuses to know: what a test attacks.
+Leaves to others: what a test attacks.
 """
 
 from __future__ import annotations

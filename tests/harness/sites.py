@@ -2,7 +2,7 @@
 
 Guarantees: `kill_at` runs one call in a process of its own, which dies at a failpoint; `take_over` leaves whoever was
 primary as it is, as a disaster does. What `applied` and `rows` compare are all rows of both sites.
-Refuses to know: what a test attacks.
+Leaves to others: what a test attacks.
 """
 
 from __future__ import annotations

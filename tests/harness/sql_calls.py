@@ -1,7 +1,7 @@
 """One step of a program on PEP 249 connections, and what is in a database then.
 
 Guarantees: both sides of a differential test run exactly this code; an outcome is plain data.
-Refuses to know: what outcomes should be, and whose connections they are.
+Leaves to others: what outcomes should be, and whose connections they are.
 """
 
 from __future__ import annotations

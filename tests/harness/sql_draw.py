@@ -1,7 +1,7 @@
 """Whole programs of the differential test, drawn from one text; and a smaller program that still fails.
 
 Guarantees: equal seeds give equal programs, in whatever process, whatever else is loaded there (hypothesis, for one,
-draws other things when other modules are loaded). Refuses to know: who runs them.
+draws other things when other modules are loaded). Leaves to others: who runs them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: equal numbers give equal texts and values, so a failing program is its numbers, and a program shrinks by
 leaving steps out. Statements need not fit the schema as it then is: an error is an outcome like any other.
-Refuses to know: who runs them.
+Leaves to others: who runs them.
 """
 
 from __future__ import annotations

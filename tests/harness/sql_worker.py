@@ -2,7 +2,7 @@
 
 Guarantees: what a step does is done by tests/harness/sql_calls.py, here as there; a process that was killed is followed
 by a fresh one within milliseconds (a mother that has imported everything, and has nothing open, forks it).
-Refuses to know: what outcomes should be.
+Leaves to others: what outcomes should be.
 
 As a program: serves requests, pickled, on the standard streams.
 """

@@ -1,7 +1,7 @@
 """Damage to an index that no row shows: rows that were changed behind it, and a bit of one of its pages.
 
 Guarantees: the rows are as the statements left them; the index has the entries that it had before. Nobody has the
-database open meanwhile. Refuses to know: how it is found.
+database open meanwhile. Leaves to others: how it is found.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: `Street.close` leaves no process and no shared memory behind; everything goes through the `replicate`
 command, as an operator would, but for the assertions, which look at databases and status files.
-Refuses to know: what a test breaks.
+Leaves to others: what a test breaks.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: what `carry` brings into the receive pool is what a Source Server would have sent: decided by both vectors,
 the rest as NULL records; it may be cut anywhere. Tables are in partitions of their own, so each can be given away.
-Refuses to know: the wire, what a test attacks.
+Leaves to others: the wire, what a test attacks.
 """
 
 from __future__ import annotations

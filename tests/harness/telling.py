@@ -1,7 +1,7 @@
 """What a traced process tells its parent: a value a line, as JSON.
 
 Guarantees: when `tell` returns, the line has left the process, in one system call, however Python buffers its standard
-output (PYTHONUNBUFFERED has `print` write a line and its end apart). Refuses to know: what is told.
+output (PYTHONUNBUFFERED has `print` write a line and its end apart). Leaves to others: what is told.
 """
 
 from __future__ import annotations

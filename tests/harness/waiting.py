@@ -2,7 +2,7 @@
 
 Guarantees: returns as soon as the predicate holds; fails with what was waited for when the deadline has passed. The
 deadline is PATIENCE_S unless told: it costs nothing when all is well, and a loaded machine needs it.
-Refuses to know: what is waited for.
+Leaves to others: what is waited for.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
     ["arm", failpoint]              arms a failpoint from here on
     ["recover"]                     opens the door only
 
-Refuses to know: what the test wants of it.
+Leaves to others: what the test wants of it.
 """
 
 from __future__ import annotations

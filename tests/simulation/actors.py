@@ -1,7 +1,7 @@
 """The processes of a world: the product's three daemons as they are, and writers that commit through the real door.
 
 Guarantees: a writer tells the oracle what it was told, no more; what it could not know it keeps to itself.
-Refuses to know: faults.
+Leaves to others: faults.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ parts or releasing, for both of each.
 transcript, which is written below tests/simulation/kept (or `--keep`); test_world.py lives every seed in
 tests/simulation/kept/seeds.txt.
 Guarantees: a seed gives the same world in every process. Exit code 0 only without a violation.
-Refuses to know: what is in a world.
+Leaves to others: what is in a world.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Swarm testing: a world in which everything may fail at once mostly fails in the 
 would have come behind it. So each world has some kinds of faults only, some of them ten times as often as others, and
 some worlds are made for one thing: a source that is away while much is committed, a reader that is lapped.
 
-Guarantees: everything follows from the dice. Refuses to know: what a fault does (faults.py).
+Guarantees: everything follows from the dice. Leaves to others: what a fault does (faults.py).
 """
 
 from __future__ import annotations

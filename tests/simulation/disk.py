@@ -5,7 +5,7 @@ leaves what was synced, and of each write and each name that was not: all, nothi
 
 Guarantees: what a sync has returned for is there after every power loss. After a failed fsync the pages count as
 written although the disk may not have them, as Linux has it: a second fsync succeeds and proves nothing.
-Refuses to know: whose files they are, what is in them.
+Leaves to others: whose files they are, what is in them.
 """
 
 from __future__ import annotations

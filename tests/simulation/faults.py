@@ -1,7 +1,7 @@
 """The faults of one world: which, when, and at which failpoint, as its dice say.
 
 Guarantees: after `heal` nothing fails any more, and what was broken works; what was lost stays lost.
-Refuses to know: what the faults must not do (oracle.py).
+Leaves to others: what the faults must not do (oracle.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: what a process of a host sees of another is what one machine would show it; after a power loss only what the
 disk has is left.
-Refuses to know: how the product's modules come to use it (stage.py), and what happens in a world.
+Leaves to others: how the product's modules come to use it (stage.py), and what happens in a world.
 """
 
 from __future__ import annotations

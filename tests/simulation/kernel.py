@@ -5,7 +5,7 @@ would still do on their way out (`finally`) meets a dead process, and everything
 
 Guarantees: the same calls in the same order give the same run: no real clock, no thread, no hash order. Time moves only
 when nothing is left to do at this moment.
-Refuses to know: what runs.
+Leaves to others: what runs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: within one direction of one connection bytes arrive in order, once, or the stream ends; between connections
 nothing is in order. What trio's streams raise, these raise.
-Refuses to know: what is said.
+Leaves to others: what is said.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The oracle stands outside of both hosts. It sees each commit of a region as it h
 source sends, and what the receiver reports as durable, and knows the one true order of rows.
 
 Guarantees: a violation is raised at once, with what was expected; nothing is compared that is not yet decided.
-Refuses to know: how anything is done.
+Leaves to others: how anything is done.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: a plant is taken out again; a name that the product no longer has is a KeyError, not a plant that
 does nothing. `EQUIVALENT` holds changes that make no difference, with the reason; nobody may find them.
-Refuses to know: how a bug is found.
+Leaves to others: how a bug is found.
 """
 
 from __future__ import annotations

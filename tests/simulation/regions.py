@@ -6,7 +6,7 @@ whole or not there, with its ring slot and its synchronization checkpoint record
 tests with real regions. It is a kind of region (replicate/region/protocol.py), and stands in the place of SQLite's.
 
 Guarantees: one writer at a time (LockedModelError); a row that is inserted twice is a ConflictError, as there.
-Refuses to know: the journal, and what is right.
+Leaves to others: the journal, and what is right.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ planted bugs are found (test_plants.py).
 
 Guarantees: a commit has the same seeds in every process and on every machine, and another commit has others. The error
 has the end of the transcript of the first seed that is bad, and says where all of it is.
-Refuses to know: what is in a world.
+Leaves to others: what is in a world.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ and SQLite, in every module of the product, by what stands there now; the module
 are megabytes in the product are some kilobytes here, so that rings wrap and pools overflow within a few transactions.
 
 Guarantees: whatever was replaced is put back.
-Refuses to know: what happens in a world.
+Leaves to others: what happens in a world.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Made once in each process, by the product's own code: journal, instance files, definitions, position. A kind of world
 says what its first transactions are.
 Guarantees: what is made is all on the disk, and the same in every process.
-Refuses to know: what happens then.
+Leaves to others: what happens then.
 """
 
 from __future__ import annotations

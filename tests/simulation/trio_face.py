@@ -4,7 +4,7 @@
 after a while: what other processes do meanwhile happens before it, or at its failpoints.
 
 Guarantees: exceptions are trio's own; a name that is not here is an AttributeError, never a guess.
-Refuses to know: who uses it.
+Leaves to others: who uses it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     World(seed, "liveness").run()   the faults end; within LEVEL_WITHIN_S the secondary has all, and the source knows it
 
 What every world has is in base.py. Guarantees: as there.
-Refuses to know: how many worlds there are (campaign.py), what is planted (plants.py).
+Leaves to others: how many worlds there are (campaign.py), what is planted (plants.py).
 """
 
 from __future__ import annotations

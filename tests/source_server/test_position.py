@@ -1,7 +1,7 @@
 """The consumer's position that a Source Server stores, while a seed begins the journal of its instance (a relay) again.
 
 Guarantees: what a seed does is done in its order: it retires the pool, then lowers the positions.
-Refuses to know: what is said on a connection (test_process.py has those), and the rest of a seed.
+Leaves to others: what is said on a connection (test_process.py has those), and the rest of a seed.
 """
 
 from __future__ import annotations

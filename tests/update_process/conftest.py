@@ -1,6 +1,6 @@
 """What several of these modules begin with: small windows, and two sites with the same rows.
 
-Guarantees: nothing is set for who does not ask. Refuses to know: what the tests test.
+Guarantees: nothing is set for who does not ask. Leaves to others: what the tests test.
 """
 
 from __future__ import annotations

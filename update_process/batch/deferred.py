@@ -7,7 +7,7 @@ changes share a page.
 
 Guarantees: changes come out in an order that `order.places_arranged` allows, no more than about CHUNK_BYTES of them
 decoded at a time, or a single one; what may not be moved is not taken.
-Refuses to know: how a change is made, which region it belongs to.
+Leaves to others: how a change is made, which region it belongs to.
 """
 
 from __future__ import annotations

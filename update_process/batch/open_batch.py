@@ -2,7 +2,7 @@
 
 Guarantees: `position` is the one after all that was taken; frames stay in the receive pool as they came, and are given
 to our own journal from there, verified once more.
-Refuses to know: how rows are applied, and when the batch ends.
+Leaves to others: how rows are applied, and when the batch ends.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How long it takes to make changes that were put off, foretold from those that were made last: how long a batch gets.
 
 Guarantees: what is foretold is never more than at the same time for each change, and never less than a quarter of that.
-Refuses to know: clocks, databases. Pure.
+Leaves to others: clocks, databases. Pure.
 """
 
 from __future__ import annotations

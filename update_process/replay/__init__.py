@@ -1,4 +1,4 @@
 """Replay of a backlog: its net change, found here or by Spark, applied in bulk. `pyspark` is imported only below here.
 
-Guarantees: importing this imports nothing else. Refuses to know: everything; its modules know.
+Guarantees: importing this imports nothing else. Leaves to others: everything; its modules know.
 """

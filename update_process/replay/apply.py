@@ -6,7 +6,7 @@ and row by row. In bulk all that is known of a row that does not fit is that the
 Guarantees: every row that is changed must equal its first before-image here (RowApplier's whole comparison), else
 ConflictError, row by row with the seqno of that row's first change; with `verify` rows without a net effect are
 compared too. The caller begins and commits, so nothing of it is seen unless everything is.
-Refuses to know: journals, positions, Spark.
+Leaves to others: journals, positions, Spark.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ is read. A directory may have holes: what is missing there is read from whicheve
 that none of them holds are refused, all by name, before anything is read. That they continue one another (also across
 journals) is proven by the chain hashes, which the caller verifies. What is planned is read from just there, frames and
 rows. Of an archive one segment at a time is unpacked, into the stage; it is removed when it has been read.
-Refuses to know: what is done with them.
+Leaves to others: what is done with them.
 """
 
 from __future__ import annotations

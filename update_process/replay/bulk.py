@@ -2,7 +2,7 @@
 
 Guarantees: the same changes as net.py's `as_delete`, `as_update` and `as_insert` make of the same rows one by one, and
 in that order within a run. Values keep their storage class: where a float is near, equal values may be different ones.
-Refuses to know: databases, phases, which row does not fit.
+Leaves to others: databases, phases, which row does not fit.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: while it runs neither the Update Process nor the Receiver Server of the instance, nor a seed, can begin; the
 answer to "up to where" is given before anything is changed.
-Refuses to know: the command line.
+Leaves to others: the command line.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the changes before it if its image before is what they left of the row; nothing 
 
 Guarantees: what is done for each change is done in C, in whole columns, and comes to the same as change by change, in
 their order; a change that does not follow is found. Images are tuples.
-Refuses to know: several tables, transactions, what the images are for.
+Leaves to others: several tables, transactions, what the images are for.
 """
 
 from __future__ import annotations

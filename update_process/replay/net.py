@@ -5,7 +5,7 @@ within each of its three phases: all deletes, then updates that touch no unique 
 touches one is a delete and an insert). So unique values may have been swapped, and foreign order does not matter: rows
 are applied with triggers and foreign keys off. A history that contradicts itself is refused by name. Values keep their
 storage class: 1 and 1.0 are different values, though the same key.
-Refuses to know: schema changes (they are barriers: a run never holds one), databases, where changes come from.
+Leaves to others: schema changes (they are barriers: a run never holds one), databases, where changes come from.
 
 Changes are folded a window at a time, by columns, table after table (fold.py).
 """

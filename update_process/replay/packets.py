@@ -7,7 +7,7 @@
 Guarantees: nothing is applied before all that is to be applied has verified; then those of a replay: whatever dies
 leaves the secondary at the end of a piece, and the same command goes on. What was applied already is not again. What
 cannot be applied yet waits, and says what it lacks.
-Refuses to know: the command line; how packets travel.
+Leaves to others: the command line; how packets travel.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: while a barrier stands nothing is committed beyond its number, whether it was set before a piece was read,
 while it was collapsed, or an instant before its commit, and exactly its number is reached where that lies within a
 piece; a barrier that has fallen or expired holds nobody.
-Refuses to know: pieces, and how they are taken back.
+Leaves to others: pieces, and how they are taken back.
 """
 
 from __future__ import annotations

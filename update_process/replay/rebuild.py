@@ -7,7 +7,7 @@ Guarantees: before anything is changed it is known that the base copy is of this
 what was asked for, and that the journals say to hold everything between. Killed before the base copy is in its place
 the secondary is marked as being seeded, and the same command does it again; killed later it stands at the end of a
 piece, is marked as being rebuilt from that base copy, and the same command goes on from there.
-Refuses to know: the command line; how a replay works.
+Leaves to others: the command line; how a replay works.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: what comes out of it has verified, every byte of it; a large transaction that goes on in several packets of
 one sender is put together. While packets are applied no daemon of the instance applies anything, and no seed or replay
 is under way.
-Refuses to know: in which order packets come, and how they are applied.
+Leaves to others: in which order packets come, and how they are applied.
 """
 
 from __future__ import annotations

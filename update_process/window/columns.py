@@ -5,7 +5,7 @@ Guarantees: what `verify_plain` gives has passed every check that `batch._verify
 does not verify it gives None, and `_verify` has the verdict. What is done for each frame is done in C, in whole
 columns: a third of the time of a loop. Only the chain hashes are made in a loop: it holds the bytes of one frame at a
 time, and is faster than columns of slices (measured).
-Refuses to know: what is wrong with frames that do not verify; how a change is applied.
+Leaves to others: what is wrong with frames that do not verify; how a change is applied.
 """
 
 from __future__ import annotations

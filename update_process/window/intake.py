@@ -2,7 +2,7 @@
 
 Guarantees: a window is given once it is verified against what came before it; records are freed in their order, when
 all transactions of their window are committed. What was taken and not freed is there again after `forget`.
-Refuses to know: batches, rows, when to look.
+Leaves to others: batches, rows, when to look.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Guarantees: every frame's check is verified; of each origin only what is not kno
 its last known number is refused, and so is one that was left out as known and is not. What goes on has our numbers, its
 ORIGIN part untouched; a frame that bears its number already, as where one supplier writes and the others follow, is
 taken as it lies.
-Refuses to know: whether an origin goes on without a gap, and its chain hash (plan.open_window verifies both). Pure.
+Leaves to others: whether an origin goes on without a gap, and its chain hash (plan.open_window verifies both). Pure.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ that it runs through costs several times what it costs under load.
 
 Guarantees: what is applied here has passed every check that the ordinary way makes, and is committed by the same call;
 whatever is not plain, does not verify or does not fit is left to that way as it was, which has the verdict.
-Refuses to know: what is wrong with it; when a transaction is alone (applier.py).
+Leaves to others: what is wrong with it; when a transaction is alone (applier.py).
 """
 
 from __future__ import annotations

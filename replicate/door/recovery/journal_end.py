@@ -2,7 +2,7 @@
 
 Guarantees: only frames that verify and follow one another are given; what is after them is not looked at. A NULL
 record that voids a frame has exactly its length.
-Refuses to know: locks and control words (door/door.py), the verdict over damage (journal/tail.py).
+Leaves to others: locks and control words (door/door.py), the verdict over damage (journal/tail.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Opening an instance's commit door: attach to the control block that is there, or recover and make a new one.
 
 Guarantees: one door per process and instance, shared by its users and closed with the last; a door is only handed out
-over a control block that recovery has made or that live processes use; a forked child gets its own. Refuses to know:
+over a control block that recovery has made or that live processes use; a forked child gets its own. Leaves to others:
 what recovery does (door/recovery/recovery.py), what a door is used for.
 """
 

@@ -4,7 +4,7 @@ agree.
 Guarantees: afterwards every region holds exactly the transactions of the journal, and the journal everything that any
 region held without a hole before it; bytes that should verify and do not are named and nothing is changed; a torn
 tail is cut and its numbers are never used again (a new incarnation). Running it again after a crash in its middle
-gives the same result. Refuses to know: who opened the instance. It runs in whichever process is first, with every
+gives the same result. Leaves to others: who opened the instance. It runs in whichever process is first, with every
 lock held.
 """
 

@@ -1,7 +1,7 @@
 """Redo through an open door: what a killed writer left unfinished in one region, before the next transaction there.
 
 Guarantees: afterwards the region holds everything that was appended for it, and the control block says so; after a
-failure it holds what it held, or more of the same, and the next one redoes the rest. Refuses to know: how a region is
+failure it holds what it held, or more of the same, and the next one redoes the rest. Leaves to others: how a region is
 rolled forward (door/recovery/roll_forward.py), who asks. The caller holds the region's lock.
 """
 

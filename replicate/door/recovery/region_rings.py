@@ -2,7 +2,7 @@
 
 Guarantees: a record from a ring enters the journal only if it verifies and follows what stands before it; nothing is
 taken back before everything that must be is known to be possible and is kept in a file, each transaction once, also
-when recovery is killed and runs again. Refuses to know: locks, the control block, when to recover
+when recovery is killed and runs again. Leaves to others: locks, the control block, when to recover
 (door/recovery/recovery.py).
 """
 

@@ -2,7 +2,7 @@
 
 Guarantees: each transaction is one SQLite transaction together with its number, or, on a secondary, whose batches are
 long, part of one of many; what the region has already is skipped; whole before-images are checked as the Update Process
-checks them, and a mismatch stops with a named error, everything before it done and nothing half done. Refuses to know:
+checks them, and a mismatch stops with a named error, everything before it done and nothing half done. Leaves to others:
 why the work is unfinished. The caller holds the region's lock.
 """
 

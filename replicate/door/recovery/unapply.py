@@ -2,7 +2,7 @@
 
 Guarantees: applying `inverse(changes)` after `changes` leaves every row as it was, and every counter of AUTOINCREMENT:
 those stand last, since putting a deleted row back raises its table's counter.
-Refuses to know: databases, positions. Pure. Schema changes cannot be taken back; they are refused by name.
+Leaves to others: databases, positions. Pure. Schema changes cannot be taken back; they are refused by name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What to do about a damaged journal of one's own: code that finds a damaged frame does not know whose journal it is.
 
 Guarantees: an error that says itself what to do is left as it is; any other names the way out of its instance.
-Refuses to know: what is damaged.
+Leaves to others: what is damaged.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: identity, ring and checkpoint records are this instance's, at the position of the copy; the file is whole,
 checkpointed and synced when this returns, with no WAL beside it.
-Refuses to know: where the copy came from.
+Leaves to others: where the copy came from.
 """
 
 from __future__ import annotations

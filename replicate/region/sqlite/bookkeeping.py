@@ -2,7 +2,7 @@
 
 Guarantees: every write here happens inside the caller's transaction, so the bookkeeping and the data move together or
 not at all; unsigned 64-bit numbers come back as they went in. `write_slot` is one cached UPDATE of a preallocated row.
-Refuses to know: what the seqnos mean, and when a transaction begins or ends.
+Leaves to others: what the seqnos mean, and when a transaction begins or ends.
 
 The tables are plain SQL, not STRICT: any SQLite release that can read the user's tables can do so with ours beside.
 """

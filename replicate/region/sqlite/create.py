@@ -1,7 +1,7 @@
 """Making an empty database, as SQLite itself makes one, but in WAL mode.
 
 Guarantees: nothing that is there is touched; the file's name is durable; after a failure there is no file.
-Refuses to know: what the database is for.
+Leaves to others: what the database is for.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ the stream brings.
 
 Guarantees: both ask the same functions, so what no door lets through no secondary applies, whatever has written the
 primary's journal; a refusal names what it is about, and nothing has been run then.
-Refuses to know: connections (what only one of them has, such as functions, its own side judges), and what a statement
+Leaves to others: connections (what only one of them has, such as functions, its own side judges), and what a statement
 does while it runs: an authorizer sees that (statements.py, guards.py).
 """
 

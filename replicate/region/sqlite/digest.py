@@ -4,7 +4,7 @@ Guarantees: everything is read from one snapshot per connection; values are comp
 '1' and x'31' are four values) and rows with their hidden rowid; sqlite_sequence and the user's schema count too. Equal
 content gives equal digests on any machine; our own bookkeeping, generated columns and the tables that others have in a
 data feed never count.
-Refuses to know: at which sequence number a snapshot was taken, and how to make two sites stand still at the same one.
+Leaves to others: at which sequence number a snapshot was taken, and how to make two sites stand still at the same one.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: what is replicated is guarded and checked as in any secondary: a change of the schema is taken for another
 client's own only while every replicated table is as it was recorded, with its guards. Names tell the two apart: a table
 that was recorded from the stream is replicated, every other one is not.
-Refuses to know: instances; who writes the others. What VACUUM does to hidden rowids, the before-images find.
+Leaves to others: instances; who writes the others. What VACUUM does to hidden rowids, the before-images find.
 """
 
 from __future__ import annotations

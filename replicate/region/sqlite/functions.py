@@ -4,7 +4,7 @@ need: brought by the setting `region.init` to every connection that opens the re
 Guarantees: a connection to a region for which an `init` is set has what it registers, or is not opened: a missing
 module or function, and one that fails, are a ConfigurationError that names the setting. Imported at the first
 connection only.
-Refuses to know: which names the schema uses, and whether both sites have the same functions.
+Leaves to others: which names the schema uses, and whether both sites have the same functions.
 
 Kept by file, because connections are opened in many places and none of them may come without.
 """

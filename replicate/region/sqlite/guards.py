@@ -5,7 +5,7 @@ at once and by a text that explains itself (*no such function: replicate_connect
 release that client uses: the guard is plain SQL that all of them parse. A connection with triggers switched off
 (our applier) does not even compile them.
 `refuse_own` keeps an application from changing our bookkeeping; SQLite asks it when a statement is prepared.
-Refuses to know: who may write, and the schema changes, VACUUM, incremental blob writes and writes to sqlite_sequence
+Leaves to others: who may write, and the schema changes, VACUUM, incremental blob writes and writes to sqlite_sequence
 that no trigger can stop. The schema version kept with each commit catches the first two (bookkeeping.py).
 """
 

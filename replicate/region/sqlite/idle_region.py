@@ -2,7 +2,7 @@
 journal for what it may lack.
 
 Guarantees: what is noted counts only for the region as it was then: beside another last number of its own, or beyond
-the journal's end, it says nothing. Refuses to know: locks, the journal, when it is worth a note.
+the journal's end, it says nothing. Leaves to others: locks, the journal, when it is worth a note.
 """
 
 from __future__ import annotations

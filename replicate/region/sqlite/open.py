@@ -3,7 +3,7 @@
 Guarantees: `open_region` never creates a file, and never hands out a connection to something that is not a database,
 not writable (where writing was asked for) or not in WAL mode; each refusal is one named error. `install` and `remove`
 are one transaction each: bookkeeping and guards are all there or not at all; what the user made stays as it was.
-Refuses to know: journals, transactions, and what the tables mean (bookkeeping.py, schema.py).
+Leaves to others: journals, transactions, and what the tables mean (bookkeeping.py, schema.py).
 
 Measured trap: POSIX locks belong to the process, so opening and closing a live region file by any other means than this
 library drops the locks of all its connections. Nothing here opens the file itself; facts come from `os.lstat`.

@@ -1,7 +1,7 @@
 """How far the reading of a whole database is, in bytes: counted by SQLite itself, at no cost.
 
 Guarantees: nothing is read for it; what is told never passes the whole.
-Refuses to know: why it is read, and who is told.
+Leaves to others: why it is read, and who is told.
 """
 
 from __future__ import annotations

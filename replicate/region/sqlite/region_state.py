@@ -2,7 +2,7 @@
 
 Guarantees: read-only, waits for no lock, takes none that a writer waits for (a reader's in the WAL, for an instant);
 whatever is wrong with the file is one named error.
-Refuses to know: what a status makes of it.
+Leaves to others: what a status makes of it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: a definition says exactly what an image of the table holds and in which order; one and the same table gives
 equal definitions on both sites; what could not be replicated exactly is refused by name, never left out.
-Refuses to know: statements of the application, and how rows travel.
+Leaves to others: statements of the application, and how rows travel.
 
 An image is: the hidden rowid first (where the key is no INTEGER PRIMARY KEY; it is replicated, because it tells equal
 rows apart), then the columns in order without generated ones. The key is what finds a row at once: the rowid where

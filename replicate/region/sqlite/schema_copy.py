@@ -5,7 +5,7 @@ objects and the header that are there. What cannot be told so (rows, virtual tab
 own, statistics, whatever SQLite refuses to make by its text) is refused by name. `make_at` makes a whole region, with
 guards and bookkeeping, in a new file, which is checkpointed and synced when it returns. Statements from another site
 pass the same judge as every schema change of the stream.
-Refuses to know: how the statements travel (region_record.py), and where the file belongs.
+Leaves to others: how the statements travel (region_record.py), and where the file belongs.
 """
 
 from __future__ import annotations

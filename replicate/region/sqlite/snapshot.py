@@ -2,7 +2,7 @@
 
 Guarantees: everything read through a snapshot is of one moment, however long it takes and whatever is written
 meanwhile; a copy has the same pages (so hidden rowids are the same too: never VACUUM INTO, which renumbers), synced.
-Refuses to know: which sequence number the moment has (replicate/door/snapshot.py), and what the copy is for.
+Leaves to others: which sequence number the moment has (replicate/door/snapshot.py), and what the copy is for.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ began (APPLIED_FROM). What an earlier era has left of the other way would be tak
 
 Guarantees: each change is one SQLite transaction, on the disk when this returns; the region's last number is the same
 before and after, in either role's reading; doing it again changes nothing.
-Refuses to know: locks (the caller holds the region's), the journal, what comes next.
+Leaves to others: locks (the caller holds the region's), the journal, what comes next.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: what passes `check_module` keeps everything in its shadow tables (or keeps nothing), and brings no code
 that only one site has; after `flush` all that a connection's virtual tables hold in memory is in their shadow tables.
-Refuses to know: how shadow tables' rows travel: as those of any other table. The CREATE travels as a statement; the
+Leaves to others: how shadow tables' rows travel: as those of any other table. The CREATE travels as a statement; the
 rows that the module makes of it at once are not trusted to be the same on another release, so the applier throws its
 own away (`forget_first_rows`) and takes the stream's.
 

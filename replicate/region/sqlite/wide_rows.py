@@ -1,7 +1,7 @@
 """Reading rows of more columns than a result set may have: a table may have as many, and its hidden rowid comes to it.
 
 Guarantees: rows come whole and in their order, however wide they are; a row that fits one result set is read as ever.
-Refuses to know: whose rows they are. The caller holds a transaction, or the columns of a row were of two moments.
+Leaves to others: whose rows they are. The caller holds a transaction, or the columns of a row were of two moments.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Guarantees: only what is durable here is exported, in the journal's order, byte 
 before the epochs move, so a kill in between exports the same again, and never leaves a gap; transactions are never cut,
 but large ones, which go on in the next packet. Where an increment begins is compared with what was known of it then: a
 journal that has another past is refused. A supplier exports what the target lacks of each origin, as it was written.
-Refuses to know: how packets travel, and who imports them.
+Leaves to others: how packets travel, and who imports them.
 """
 
 from __future__ import annotations

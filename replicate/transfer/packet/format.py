@@ -12,7 +12,7 @@ has version 2: its segments hold what the target lacks only, and so leave number
 partitions only, or was told on by a filter, has version 3.
 
 Guarantees: those of records.py; what is unpacked has the types and ranges that it should have.
-Refuses to know: files, who may sign, and what is done with the segments. Pure.
+Leaves to others: files, who may sign, and what is done with the segments. Pure.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: the own row is what the journal says, to the last durable transaction; the others are what was heard of
 them, on a line or by packets, and what was exported since, which is marked as an estimate. A supplier has a row of each
 other one, also of those that it hears by way of others.
-Refuses to know: how it is shown.
+Leaves to others: how it is shown.
 """
 
 from __future__ import annotations

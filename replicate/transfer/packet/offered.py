@@ -3,7 +3,7 @@
 Guarantees: nothing of a packet counts before its record checks, its network, its target and, where this instance has a
 certificate, its signature and signer are found well. What a peer says of itself is judged by the function that answers
 it on a line (wire/resync.py), before anything is kept or pruned for it.
-Refuses to know: in which order packets are applied (order.py), and how.
+Leaves to others: in which order packets are applied (order.py), and how.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: whatever is there, doubled, overlapping and in any order, the way goes as far as the bases allow, by the
 packet that leads furthest at each step. A large transaction goes on in packets of the same sender only: its bytes are
 that one's.
-Refuses to know: files. Pure.
+Leaves to others: files. Pure.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ suppliers, those that a target lacks.
 Guarantees: what goes as a whole is byte for byte as its writer wrote it, in the journal's order: what it came to here,
 where it was merged, concerns nobody there. Of partitions each number goes once (filters/selection.py). Between
 suppliers numbers are left out, and nothing stands in their place; two transactions of one number are found.
-Refuses to know: files, packets. Pure: one for each packet, in order from its beginning.
+Leaves to others: files, packets. Pure: one for each packet, in order from its beginning.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: only a plain file is opened, and nothing in a packet becomes a path. Its length is that of when it was
 opened: what grows meanwhile is damaged. A segment that was unpacked has its length; what does not verify is named with
 its offset, and nothing of the packet is to be used then. Memory is bounded by the records' limits.
-Refuses to know: whether a packet is for us, from whom one may come, and what comes next.
+Leaves to others: whether a packet is for us, from whom one may come, and what comes next.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: what a replica on a line has not confirmed is never removed; of one that gets packets, only what is in a
 packet that was made before the time which was named (or longer ago than packets.keep_days), and no more. Estimates are
 no reason to remove anything. All else is the pruning's (door/pruning.py).
-Refuses to know: how a time is written.
+Leaves to others: how a time is written.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ leads to its chunk. Each is sealed by security/sealing.py, which tells the last 
 Guarantees: memory is bounded by one chunk, whatever the packet's length, and what is opened is on no disk. A chunk that
 was changed, moved or doubled does not open. A file that was cut, also between two chunks, or that something was put
 after, is refused before anything of it is read.
-Refuses to know: what is in it, and who has the key.
+Leaves to others: what is in it, and who has the key.
 """
 
 from __future__ import annotations

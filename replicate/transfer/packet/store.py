@@ -4,7 +4,7 @@
 
 Guarantees: it is replaced whole, under the lock of the consumers' positions, so no two of us undo each other; without
 packets there is none. What does not verify is refused: an estimate that is too high would leave a gap.
-Refuses to know: what moves the epochs (epochs.py).
+Leaves to others: what moves the epochs (epochs.py).
 """
 
 from __future__ import annotations

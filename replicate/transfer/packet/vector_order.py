@@ -4,7 +4,7 @@ Guarantees: a packet is chosen only where all that it needs is here by then, of 
 journal of its sender. Whatever is there, doubled, overlapping and in any order, the way goes as far as that allows. A
 large transaction goes on in packets of the same sender only: its bytes are that one's. Two transactions of one number
 are found, and that we have less of our own than others have of it.
-Refuses to know: files, who merges what. Pure.
+Leaves to others: files, who merges what. Pure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: those of ../unfinished_file.py; one pass, with bounded memory, also where it is sealed: then nothing of it
 is on the disk but that. No file that was there when it began is replaced.
-Refuses to know: what goes into it (export.py), and how it is signed.
+Leaves to others: what goes into it (export.py), and how it is signed.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ begins after N with the definitions and history in force; nothing is pruned on t
 (it is a registered consumer before the moment is chosen); what the secondary holds is durable on the primary too. An
 interrupted seed leaves nothing that looks like a seeded secondary: run it again. Data that is there already is only
 replaced when `restart` says so.
-Refuses to know: networks and files (request.py, make.py), and of daemons all but whether they run.
+Leaves to others: networks and files (request.py, make.py), and of daemons all but whether they run.
 """
 
 from __future__ import annotations

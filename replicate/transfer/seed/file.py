@@ -4,7 +4,7 @@ Guarantees: a file under its own name is complete and synced (written aside, fsy
 a failure nothing of it is left. A reader verifies each record before it hands it on, and the whole at the end; damage,
 a file that was cut and one that is too long are named with their offset. A file that is still arriving can be looked
 through for the place up to which it is good.
-Refuses to know: the layout of the bytes (transfer/container.py), regions, and what a seed is for.
+Leaves to others: the layout of the bytes (transfer/container.py), regions, and what a seed is for.
 """
 
 from __future__ import annotations

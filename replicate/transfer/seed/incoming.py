@@ -7,7 +7,7 @@
 Guarantees: what `look` says is here has been verified from the disk; the part grows only at its end; the whole file
 appears under its name when it is synced. Written by the Receiver Server, or by the seed command while it holds the seed
 lock and the Receiver Server has nothing to do with it.
-Refuses to know: connections, and what is in the file.
+Leaves to others: connections, and what is in the file.
 """
 
 from __future__ import annotations

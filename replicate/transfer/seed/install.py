@@ -4,7 +4,7 @@ Guarantees: the regions, their bookkeeping and the journal stand at one position
 seeded, and nobody uses it until a seed has been done again. A seed file is verified whole before anything that the
 secondary holds is touched. A database that is not this secondary's region is never replaced. One seed at a time, and no
 Update Process beside it.
-Refuses to know: where the copies come from.
+Leaves to others: where the copies come from.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: writers go on; the file is whole, or not there; whatever comes after its sequence number is kept in the
 journal until the consumer has begun after it (a hold, set before the moment is chosen); what is in the file is durable
 here too, so the secondary is never ahead of us.
-Refuses to know: how the file gets to the secondary, and the layout of its bytes (transfer/seed/file.py).
+Leaves to others: how the file gets to the secondary, and the layout of its bytes (transfer/seed/file.py).
 
 SQLite gives the pages of one moment only by its backup, so each region is first copied aside, one at a time: the disk
 needs room for the file and the largest region; where rows stay here, for the file and twice all regions.

@@ -2,7 +2,7 @@
 
 Guarantees: what has arrived is never asked for twice: a transfer that was cut goes on, and a whole file that is not
 installed yet is installed without asking anybody. Nothing that the secondary holds is touched before the file is whole.
-Refuses to know: the wire; the Receiver Server does the talking.
+Leaves to others: the wire; the Receiver Server does the talking.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ waited for anything, the processor time of making and reading would still have p
 bounds one process, and bound_per_s() in stamps.py is it.
 
 Guarantees: BENCH_STAMPS names a file that does not exist while the process runs, and holds the totals as JSON when it
-has ended. Refuses to know: what is measured with it. (The interpreter imports a module of this name by itself.)
+has ended. Leaves to others: what is measured with it. (The interpreter imports a module of this name by itself.)
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: nothing is found before, exactly the named tables after it, and there as many rows more or less as were
 planted. Each is looked for on a secondary that stands at the source's transaction, and on one that has gone on since,
-with changes in the same ranges. Refuses to know: what made it so; each defect has its own test.
+with changes in the same ranges. Leaves to others: what made it so; each defect has its own test.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What somebody removes under a running daemon: run/, locks/, one file of them. There is one daemon of a name after it.
 
-Guarantees: the daemons are real processes (the toy). Refuses to know: what a daemon does.
+Guarantees: the daemons are real processes (the toy). Leaves to others: what a daemon does.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 one program, and regions that connections attach.
 
 Guarantees: the text SCRIPT of a module is in all of its `sides`; what was opened is closed.
-Refuses to know: what a test attacks.
+Leaves to others: what a test attacks.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 program that showed it (see test_as_sqlite3.py).
 
 Guarantees: what the program returns and the tables behind it are the same on both, and the secondary's too.
-Refuses to know: what has been promised otherwise (test_differences.py).
+Leaves to others: what has been promised otherwise (test_differences.py).
 """
 
 from __future__ import annotations

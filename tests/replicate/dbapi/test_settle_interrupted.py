@@ -2,7 +2,7 @@
 the interrupted SELECT has ended nothing can be read, and no statement runs.
 
 Guarantees: nothing is lost by it, neither here nor on the secondary, and no transaction stays open that sqlite3 ends.
-Refuses to know: interrupts of a statement by itself (test_as_sqlite3_found.py).
+Leaves to others: interrupts of a statement by itself (test_as_sqlite3_found.py).
 """
 
 from __future__ import annotations

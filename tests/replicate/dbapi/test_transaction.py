@@ -1,7 +1,7 @@
 """The stages of a connection's transaction as an application meets them, and what goes to the door.
 
 Guarantees: over a door of one process (tests/harness/fake_door.py), which keeps what it was given.
-Refuses to know: what each step does in each stage (test_transaction_stages.py), and the real door (../door).
+Leaves to others: what each step does in each stage (test_transaction_stages.py), and the real door (../door).
 """
 
 from __future__ import annotations

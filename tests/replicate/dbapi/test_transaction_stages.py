@@ -1,7 +1,7 @@
 """The table of stages, walked on a real connection: each step in each stage does what the table says, and leads there.
 
 Guarantees: every entry is tried, and every kind of statement in every stage.
-Refuses to know: what is committed, and failures at the door (test_transaction.py, tests/replicate/door).
+Leaves to others: what is committed, and failures at the door (test_transaction.py, tests/replicate/door).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A replicate.toml with a slip in it: who looks is shown all the rest, and the slip by name; daemons can be stopped.
 
 Guarantees: the daemons that `status` is asked about are seen as running, as they are when the file was changed behind
-their backs. Refuses to know: which settings there are (tests/replicate/settings/test_load.py).
+their backs. Leaves to others: which settings there are (tests/replicate/settings/test_load.py).
 """
 
 from __future__ import annotations

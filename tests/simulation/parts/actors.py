@@ -1,7 +1,7 @@
 """Who writes in a world with partitions: ../actors.py's writer, whose transactions go over tables of several partitions
 and now and then put a table into another one, as `partition assign` does.
 
-Guarantees: as there. Refuses to know: faults.
+Guarantees: as there. Leaves to others: faults.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 each is in, what the secondary subscribes to, gives up and loads, of which tables it gets some rows or columns only, and
 how often a table is put into another partition.
 
-Guarantees: everything follows from the dice. Refuses to know: what a fault does.
+Guarantees: everything follows from the dice. Leaves to others: what a fault does.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Real: the subscription and its moves, the stream that brings it, the copy's way forward by the journal, the rows' taking
 in. A model: the copy, which is taken from the primary's regions at a moment of its commit lock, and comes at once; and
 that the Update Process stands aside, which is killed here.
-Guarantees: killed anywhere it goes on, or begins again, as the command does. Refuses to know: faults.
+Guarantees: killed anywhere it goes on, or begins again, as the command does. Leaves to others: faults.
 """
 
 from __future__ import annotations

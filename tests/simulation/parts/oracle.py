@@ -4,7 +4,7 @@ the primary restricted, and what it does not get never leaves. What else ../orac
 A row belongs to the partition that its table was in when it was written. What the secondary gives up on the way stays
 as it was: of each of its tables the first rows, in their order. What it loads on the way is there from some commit on,
 whole and level with the others. Segments of its journal that do not say that they have not all have all.
-Guarantees: as there. Refuses to know: how anything is done.
+Guarantees: as there. Leaves to others: how anything is done.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 it subscribes to. As ../template.py has it.
 
 Guarantees: the same tables and subscription give the same hosts, in every process.
-Refuses to know: what happens then.
+Leaves to others: what happens then.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ all their processes and the faults of one seed.
                                          source knows it
 
 What ../world.py has is here, too. Guarantees: as there.
-Refuses to know: how many worlds there are (campaign.py), what is planted (plants.py).
+Leaves to others: how many worlds there are (campaign.py), what is planted (plants.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A daemon stands aside when it is asked, as daemon.py has it. Each command of an operator is a process of its own.
 Guarantees: a writer writes where its instance says that it is primary, tells the oracle what it was told, and no more.
-Refuses to know: faults, and what operators want.
+Leaves to others: faults, and what operators want.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Some worlds have planned changes only: there nothing at all may be lost. In others sites die, or the line is cut, and
 somebody takes over.
-Guarantees: everything follows from the dice. Refuses to know: what a move or a fault does (operators.py, faults.py).
+Guarantees: everything follows from the dice. Leaves to others: what a move or a fault does (operators.py, faults.py).
 """
 
 from __future__ import annotations

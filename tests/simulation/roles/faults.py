@@ -1,6 +1,6 @@
 """The faults of a world of roles: those of every world, and deaths in the middle of a change of roles.
 
-Guarantees: as ../faults.py. Refuses to know: what the faults must not do (oracle.py).
+Guarantees: as ../faults.py. Leaves to others: what the faults must not do (oracle.py).
 """
 
 from __future__ import annotations

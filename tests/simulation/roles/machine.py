@@ -2,7 +2,7 @@
 
 Guarantees: as host.py. A thread that sleeps lets all others go on meanwhile, its own process's event loop too; who
 sleeps in it may not be waited for by them, and they hear at once that it is busy.
-Refuses to know: what is ordered, and who runs.
+Leaves to others: what is ordered, and who runs.
 """
 
 from __future__ import annotations

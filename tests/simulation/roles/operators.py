@@ -6,7 +6,7 @@ daemons_down works as it does, over locks of processes that do not exist. A comm
 
 Guarantees: they are sane. Nobody takes over from a site that is known to live but by force, in a world that has such;
 of two primaries that have parted one is chosen, and the other one goes back to where both are the same.
-Refuses to know: whether that was right (oracle.py).
+Leaves to others: whether that was right (oracle.py).
 """
 
 from __future__ import annotations

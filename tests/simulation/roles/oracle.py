@@ -12,7 +12,7 @@ rows from the frames of that site's own journal, transaction by transaction, eac
     at rest          one primary · all have one history · what was promised is in it or waits in a lost file, not both
 
 Guarantees: a violation is raised at once, with what was expected; nothing is compared that is not yet decided.
-Refuses to know: how anything is done.
+Leaves to others: how anything is done.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Real here too: promote, demote, switchover on both sides, fencing, encounters, rollback, lost files, and how daemons are
 kept down meanwhile. A model: what a region's bookkeeping becomes with another role (region/sqlite/turn_role.py), the
 locks of daemons, and the socket over which they take orders (machine.py). Lost files do not travel here.
-Guarantees: as ../stage.py. Refuses to know: what happens in a world.
+Guarantees: as ../stage.py. Leaves to others: what happens in a world.
 """
 
 from __future__ import annotations

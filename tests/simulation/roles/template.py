@@ -3,7 +3,7 @@ it, each of which knows the others as peers.
 
 Made once for each number of sites, by the product's own code: journal, instance files, positions.
 Guarantees: what is made is all on the disk, and the same in every process.
-Refuses to know: what happens then.
+Leaves to others: what happens then.
 """
 
 from __future__ import annotations

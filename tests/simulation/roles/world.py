@@ -4,7 +4,7 @@
     RoleWorld(seed, "liveness").run()   the faults end; within LEVEL_S there is one primary, and all have the same
 
 What every world has is in ../base.py. Guarantees: as there.
-Refuses to know: how many worlds there are (../campaign.py), what is planted (plants.py), what operators want
+Leaves to others: how many worlds there are (../campaign.py), what is planted (plants.py), what operators want
 (operators.py).
 """
 

@@ -1,7 +1,7 @@
 """The processes of a world of suppliers beside the daemons: writers on every host, and an operator.
 
 Guarantees: a writer writes what it may, tells the oracle what it was told, and no more.
-Refuses to know: faults.
+Leaves to others: faults.
 """
 
 from __future__ import annotations

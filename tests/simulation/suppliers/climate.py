@@ -1,6 +1,6 @@
 """What kind of world of suppliers a seed draws: how many there are, who sends to whom, what they write, what fails.
 
-Guarantees: everything follows from the dice. Refuses to know: what a fault does (faults.py).
+Guarantees: everything follows from the dice. Leaves to others: what a fault does (faults.py).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ time, and is made again where the source or the new host dies meanwhile. Then th
 others do, and writes as soon as the first supplier's word on that has come.
 What else happens is in world.py. Guarantees: as there. What `replica join` asks of
 an operator is no part of it, nor is how a copy goes over the wire.
-Refuses to know: how many worlds there are (../campaign.py), what is planted (join_plants.py).
+Leaves to others: how many worlds there are (../campaign.py), what is planted (join_plants.py).
 """
 
 from __future__ import annotations

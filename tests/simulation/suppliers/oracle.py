@@ -7,7 +7,7 @@ of that site's own journal: a table of one writer change by change, each of whic
 the latest stamp of each group of columns, in whatever order they came.
 
 Guarantees: a violation is raised at once, with what was expected; nothing is compared that is not yet decided.
-Refuses to know: how anything is done.
+Leaves to others: how anything is done.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The worlds of suppliers proved on planted bugs, as ../plants.py has it: each must be found.
 
-Guarantees: as there. Refuses to know: how a bug is found.
+Guarantees: as there. Leaves to others: how a bug is found.
 """
 
 from __future__ import annotations

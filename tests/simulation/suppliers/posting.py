@@ -8,7 +8,7 @@ comes twice, or behind later ones; an import may be killed, and comes again. An 
 Once the faults have ended, receipts come as well. In some worlds one site has no line at all.
 Real: the matrix, the order of packets, the applier. The file of a packet is no part of it, nor what it is sealed by.
 What else happens is in world.py. Guarantees: as there.
-Refuses to know: how many worlds there are (../campaign.py), what is planted (post_plants.py).
+Leaves to others: how many worlds there are (../campaign.py), what is planted (post_plants.py).
 """
 
 from __future__ import annotations

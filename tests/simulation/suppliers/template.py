@@ -3,7 +3,7 @@
 The first one makes the tables, gives each of the others its own, and has them share the last; the others have what it
 has, as after a seed. Made once for each number of suppliers, by the product's own code: journal, records of who writes.
 Guarantees: what is made is all on the disk, and the same in every process.
-Refuses to know: what happens then.
+Leaves to others: what happens then.
 """
 
 from __future__ import annotations

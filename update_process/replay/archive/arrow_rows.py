@@ -2,7 +2,7 @@
 
 Guarantees: nearly all of a journal goes the way of column_decoder.py, by columns; what that does not take, BlockReader
 decodes change by change, and the rows are the same. What rows share is made once, and copied in C.
-Refuses to know: Spark; where blocks come from.
+Leaves to others: Spark; where blocks come from.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ it can be read alone.
 Guarantees: every frame of a block is verified (check, number) where it is decoded; images and keys are rows' packed
 bytes: equal bytes mean equal values, storage class included. A key that an UPDATE changes gives two rows: the old key
 with no image after, the new one with no image before.
-Refuses to know: chain hashes (a replay verifies them), Spark, and what a row means.
+Leaves to others: chain hashes (a replay verifies them), Spark, and what a row means.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: a file that `write` or `store` makes is whole under its name or not there; in a directory of this machine it
 is on the disk then, and `sync` brings there what others (Spark) have written. A copy is verified by its digest before
 anybody uses it.
-Refuses to know: what the files say.
+Leaves to others: what the files say.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ write nothing over, and their ranges may overlap.
 
 Guarantees: ranges that are given follow one another without a hole or an overlap, as far as any reach; they are of one
 journal, and each bears its own name.
-Refuses to know: how a range is made (archive.py), and who reads it. Without Spark.
+Leaves to others: how a range is made (archive.py), and who reads it. Without Spark.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@ to Java, row by row, for it to do so.
 
 Guarantees: a file is not visible, and so no part of an archive, until its writer's word has reached the process that
 collects the names and makes them `seen`: what a task that was killed, or done twice, has left is nobody's. The columns
-and their types are those of blocks.COLUMNS, each page has a checksum, and the file may be read by anybody. Refuses to
-know: Spark; which blocks make a range, and whether that is complete."""
+and their types are those of blocks.COLUMNS, each page has a checksum, and the file may be read by anybody.
+Leaves to others: Spark; which blocks make a range, and whether that is complete.
+"""
 
 from __future__ import annotations
 

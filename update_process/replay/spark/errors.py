@@ -3,7 +3,7 @@
 Guarantees: an error that our own code has raised in a worker comes back as itself; what is damaged, what does not fit
 on a disk, what another try may mend, and a Java process that has gone are told apart; no Java trace reaches an
 operator, and nothing that the operating system says of the sockets to Java.
-Refuses to know: what Spark was doing.
+Leaves to others: what Spark was doing.
 """
 
 from __future__ import annotations

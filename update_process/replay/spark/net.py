@@ -6,7 +6,7 @@ What is archived comes from Parquet; what is not yet is read from segments, once
 
 Guarantees: what `rows` gives is what NetChange would give for the same transactions, rows without effect left out
 unless `verify`. It is staged in files, so that memory does not bound the number of rows.
-Refuses to know: whether histories contradict themselves (chain hashes have proven whose they are); applying.
+Leaves to others: whether histories contradict themselves (chain hashes have proven whose they are); applying.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: it only looks; what it cannot see is not told, and never fails the work. What the listener raises ends the
 work's block, once that has come to its end.
-Refuses to know: what the work is, and how an operator is told.
+Leaves to others: what the work is, and how an operator is told.
 """
 
 from __future__ import annotations

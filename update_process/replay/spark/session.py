@@ -3,7 +3,7 @@
 Guarantees: without Java or without the Python packages one error says what to install, before anything is started; what
 Java itself writes reaches no operator, unless as that one error; the workers run this interpreter; times are UTC; our
 data source is registered. When a session of `session` ends, its Java process has ended.
-Refuses to know: journals, archives, replays.
+Leaves to others: journals, archives, replays.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ blocks outside of them are not read (`spark.sql.python.filterPushdown.enabled`).
 of `rows`: `files` has each block's rows written into the directory `into`, and gives the files' names.
 
 Guarantees: rows come as Arrow batches; a hole or a damaged byte fails the query by name.
-Refuses to know: sessions, archives, replays.
+Leaves to others: sessions, archives, replays.
 """
 
 from __future__ import annotations

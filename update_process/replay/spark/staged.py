@@ -5,7 +5,7 @@ A row without a key (of no bytes) is a table's AUTOINCREMENT counter.
 Guarantees: files are read in the order of their names, rows in the order they have there; of what is not asked for
 nothing is unpacked; what is in memory at once is a batch, however many rows there are and however wide they are. An
 image that does not unpack, or is missing, is damage named by its file.
-Refuses to know: Spark, and what becomes of the rows.
+Leaves to others: Spark, and what becomes of the rows.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: changes of one row keep their order; what may not be moved (`place_of` says None) keeps its place among the
 changes of its table, what is no change of a row its place among all. Nothing is left out or doubled, but for steps of
 counters, of which each begins where the last one ended.
-Refuses to know: what may be moved, how a change is made. Pure.
+Leaves to others: what may be moved, how a change is made. Pure.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Guarantees: what was made is given back as it must stand in a journal: each befo
 region, so that redo, rollback and a third site meet exactly that; nothing is given back where nothing had to be done. A
 row that holds a unique value which the change needs gives way, and is among what was made. What no row is in the way of
 (a CHECK, NOT NULL, another definition) remains the conflict that it was.
-Refuses to know: transactions, and who decided. After an error the caller rolls back.
+Leaves to others: transactions, and who decided. After an error the caller rolls back.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Guarantees: a change is made only if the row here equals the whole before-image;
 stand in the journal, counters of AUTOINCREMENT included, which are raised and never lowered; triggers do not fire, and
 neither do foreign keys act (their effects are changes of their own), but a row that would be left without its parent is
 refused. Nothing is renumbered.
-Refuses to know: transactions (the caller's), what the changes are for, what happens after a refusal.
+Leaves to others: transactions (the caller's), what the changes are for, what happens after a refusal.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Guarantees: a change is applied only if the row here equals the whole before-ima
 (collations do not soften it), and changes exactly one row; otherwise ConflictError, with both images in
 `error.conflict`, and the row is as it was. Hidden rowids are replicated. Identifiers are those of local tables, which
 were compared with the definition first.
-Refuses to know: transactions, savepoints, batches and positions: the caller opens, commits and rolls back.
+Leaves to others: transactions, savepoints, batches and positions: the caller opens, commits and rolls back.
 
 Measured (5 columns, one core): `execute` on one kept cursor with a `changes()` check for each row costs 15 % more than
 `executemany`; `Connection.execute`, which makes a cursor each time, half a microsecond more again.

@@ -1,7 +1,7 @@
 """Runs of inserts into one table, many rows a statement: half the time of one statement a row.
 
 Guarantees: a row is stored as `row_statements.insert` would store it; a row that does not fit stops the run with all
-rows before it stored, and none after it. Refuses to know: conflicts, images, what comes before and after the run.
+rows before it stored, and none after it. Leaves to others: conflicts, images, what comes before and after the run.
 """
 
 from __future__ import annotations

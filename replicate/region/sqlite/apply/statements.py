@@ -4,7 +4,7 @@ Guarantees: every WHERE finds its row by the key's index and then compares every
 collation but BINARY, and the storage class too where a column could hold 1 and 1.0 as different values. A row in the
 way is an error, whatever the table's own ON CONFLICT clause says: what that has made of it on the primary is in the
 stream, and here REPLACE would remove a row that nobody has compared with anything. Values are always parameters.
-Refuses to know: when a statement runs, and what a conflict means.
+Leaves to others: when a statement runs, and what a conflict means.
 """
 
 from __future__ import annotations

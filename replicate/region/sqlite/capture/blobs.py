@@ -3,7 +3,7 @@
 Guarantees: such a row's change becomes one UPDATE between the row before the first write and the row after the last
 one, and stands before any other change of that row. (SQLite opens no column for writing in place that an index or a
 foreign key uses, so its order among other rows' changes does not matter.)
-Refuses to know: the change stream, and when there is time to read a row (never inside the hook).
+Leaves to others: the change stream, and when there is time to read a row (never inside the hook).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ door.
 Guarantees: what `finish` returns is exactly what the transaction did to the replicated tables, in true order and
 with full images; a change that cannot be captured sets `refusal`, and a transaction with a refusal is never
 committed. Memory is bounded: what does not fit one frame goes to a spool.
-Refuses to know: PEP 249, locks, the journal. Which statement failed and what of it stays is told by the caller
+Leaves to others: PEP 249, locks, the journal. Which statement failed and what of it stays is told by the caller
 (`mark`, `cut`).
 
 The hook must never raise: SQLite stores the row all the same (measured). So any exception in it becomes a refusal.

@@ -1,7 +1,7 @@
 """What capture hands over: a transaction's changes for the door, and marks: places in the stream to come back to.
 
 Guarantees: a mark holds all that goes back with it.
-Refuses to know: how changes are captured (capture.py, several_regions.py).
+Leaves to others: how changes are captured (capture.py, several_regions.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: what is told of such a table is the net change of the rows that were touched, between the state before and
 now: first all that go, then all that come, so that no unique value is there twice on the way. A row whose state before
 cannot be read is refused by name. Memory is bounded (spill.py).
-Refuses to know: the change stream's format, and when there is time to read (never inside the hook).
+Leaves to others: the change stream's format, and when there is time to read (never inside the hook).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Guarantees: what `Capture` guarantees for one region holds for each; a mark is a
 commit the streams stand one after the other in one payload, or in one spool if that is too large. The order within a
 region is the true one; among regions there is none to keep, since each is applied for itself and no foreign key
 reaches beyond its own database.
-Refuses to know: the door, locks, and how regions are attached. A connection with one region has none of this.
+Leaves to others: the door, locks, and how regions are attached. A connection with one region has none of this.
 """
 
 from __future__ import annotations

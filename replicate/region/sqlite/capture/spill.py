@@ -4,7 +4,7 @@ goes to disk by itself.
 Guarantees: memory is bounded, however many rows there are: a buffer of touched rows and SQLite's page cache; what does
 not fit these is in a file without a name in SQLite's temporary directory, which is gone with the process at the latest.
 Nothing of it survives the transaction. DiskFullError and JournalIOError name that directory.
-Refuses to know: what is read of rows, and when.
+Leaves to others: what is read of rows, and when.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 changes.
 
 Guarantees: an image made here has exactly the values and the order that the table's definition says.
-Refuses to know: transactions, and where definitions are kept.
+Leaves to others: transactions, and where definitions are kept.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ and leave the `-wal` of the lost file, and SQLite mixes the two (fault 48).
 Guarantees: writes nothing, and opens no file of the region but its -wal, on which SQLite takes no locks; the database
 is read through SQLite's own descriptor. Of a healthy region nothing is found, whatever other processes commit or
 checkpoint meanwhile, and wherever they were killed; what cannot be told is let pass.
-Refuses to know: the journal, and what is done about it.
+Leaves to others: the journal, and what is done about it.
 """
 
 from __future__ import annotations

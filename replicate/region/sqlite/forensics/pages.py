@@ -1,7 +1,7 @@
 """SQLite's pages as bytes: just enough of the documented file format to find a row of ours in a page that was read raw.
 
 Guarantees: whatever the bytes, NotOurPage is the only exception; nothing is followed outside of the page that was
-given. Refuses to know: files, the WAL, what the rows mean. Pure.
+given. Leaves to others: files, the WAL, what the rows mean. Pure.
 
 The format is sqlite.org/fileformat2.html: a B-tree page has a header of 8 bytes (12 where it has children), then an
 array of the places of its cells. Overflow pages are never read: what we look for stands in the part of a row that is

@@ -2,7 +2,7 @@
 
 Guarantees: a quoted name or text is one token for every SQLite release, whatever it holds; our own objects are told
 from the user's by one rule.
-Refuses to know: where a name comes from. (From the wire none may come: identifiers are the local schema's only.)
+Leaves to others: where a name comes from. (From the wire none may come: identifiers are the local schema's only.)
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: names that the region's indexes and generated columns use, and collations of its columns, are found, all of
 them; a connection with another function of such a name would write what the other site cannot compute again.
-Refuses to know: who brings functions, and what is done about it. (CHECKs and defaults are evaluated where a row is
+Leaves to others: who brings functions, and what is done about it. (CHECKs and defaults are evaluated where a row is
 made, and only there: they may use what they like.)
 """
 

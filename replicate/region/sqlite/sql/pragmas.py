@@ -4,7 +4,7 @@ by name.
 Guarantees: a pragma that takes an argument and is not in the table below is refused: SQLite ignores what it does not
 know, we cannot. One that asks for what the database has already changes nothing, and is left undone. Without an
 argument a pragma only reads (but for the few in `_ACTIONS`).
-Refuses to know: connections. Pure.
+Leaves to others: connections. Pure.
 """
 
 from __future__ import annotations

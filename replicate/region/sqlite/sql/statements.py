@@ -2,7 +2,7 @@
 
 Guarantees: one pass over tokens, never over a grammar. A text that no release of SQLite understands counts as a
 reader, since SQLite refuses it; the commit hook of dbapi/transaction.py stands guard after it and lets no captured
-change pass the door by. Results are immutable and cached by text. Refuses to know: any connection. Pure: nothing is
+change pass the door by. Results are immutable and cached by text. Leaves to others: any connection. Pure: nothing is
 executed or looked up here.
 """
 
