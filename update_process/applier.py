@@ -38,7 +38,6 @@ from update_process.decision import OVERWRITE, Decision, name_of, name_of_large
 from update_process.large_transaction import LargeApply
 from update_process.own_thread import run_beside
 from update_process.plan import Window
-from update_process.region_arrival import take_added
 from update_process.routes import Routes
 from update_process.settling import Settling, refuse_definitions
 from update_process.window.columns import PAYLOAD
@@ -276,7 +275,7 @@ class Applier:
                 return Waiting.BARRIER
         if batch is None:
             if is_alone:
-                from update_process.arrival import take_added  # here: few transactions come alone
+                from update_process.region_arrival import take_added  # here: few transactions come alone
 
                 added = take_added(self.session, self._routes, window.bodies[cut.start])
                 if added is not None:

@@ -3,7 +3,7 @@
 Guarantees: what is said is true when it is said: since the fence was applied here no application's commit has passed,
 and what came of others before their first word is merged, before the second word is said. Nothing is held between two
 calls; one that was killed is followed by one that says the same.
-Refuses to know: who fences, commits of applications (door/writer_check.py), what arrives (supplied.py).
+Leaves to others: who fences, commits of applications (door/writer_check.py), what arrives (supplied.py).
 """
 
 from __future__ import annotations

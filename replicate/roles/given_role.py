@@ -4,7 +4,7 @@
 
 Guarantees: one small file, replaced whole and durably. It counts only in the incarnation in which it was noted, so a
 change of role ends it; where it is not there, or cannot be read, nobody says that nothing is missing.
-Refuses to know: how the role is given (receiver_server/handover.py).
+Leaves to others: how the role is given (receiver_server/handover.py).
 """
 
 from __future__ import annotations
