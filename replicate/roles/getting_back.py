@@ -7,7 +7,7 @@ Guarantees: from `ask` on no application's transaction gets a number here before
 has answered since, and that nothing is with any of them that is not here; whatever is killed, the same calls go on.
 What was committed since the copy was restored stands in a durable file before it is taken back.
 Leaves to others: the change of role (takeover.py), going back (rollback.py), how what peers have comes here; suppliers
-(restored.py). Leaves to others: what is still on its way to a peer, which no peer can tell.
+(restored.py); what is still on its way to a peer, which no peer can tell.
 """
 
 from __future__ import annotations
