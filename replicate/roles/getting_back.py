@@ -33,6 +33,7 @@ from replicate.roles.role import LOCK_TIMEOUT_S, become_secondary
 from replicate.roles.rollback import rollback
 from replicate.roles.survey import survey
 from replicate.roles.takeover import Promoted, promote
+from replicate.roles.verdict import look_at_verdict
 from replicate.system.files import read_private, remove_file, replace_file
 from replicate.transfer.packet.store import read_epochs
 
@@ -132,7 +133,7 @@ def settle_answers(instance: Instance, *, wait_s: float = 0.0, look_s: float = 0
     while True:
         here, last = _here(instance)
         answered = asked.answered | dict.fromkeys(_by_packets(instance, asked, here), last)
-        answered |= dict.fromkeys(_by_line(instance, last, first), last)
+        answered |= dict.fromkeys((*_by_line(instance, last, first), *_by_refusal(instance, here)), last)
         if answered != asked.answered:
             asked = replace(asked, answered=answered)
             _note(instance, asked)
@@ -192,6 +193,14 @@ def _by_line(instance: Instance, last: int, first: dict[str, int]) -> list[str]:
     source_last = facts.get("source_last_seqno")
     is_level = isinstance(source_last, int) and source_last <= last
     return [name] if is_level and told.monotonic_ns > first[name] else []
+
+
+def _by_refusal(instance: Instance, here: SynchronizationVector) -> list[str]:
+    """The source that has refused us since, as it has less: nobody took over in its journal from an origin of which it
+    has less than we, so that journal is the beginning of ours."""
+    said = look_at_verdict(instance)
+    has_less = said is not None and not said.ended_by and 0 < said.common < here.last(said.origin)
+    return [said.source] if said is not None and has_less else []
 
 
 def steps_for(instance: Instance, awaited: tuple[str, ...]) -> list[str]:

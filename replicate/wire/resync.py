@@ -102,7 +102,7 @@ class RollbackFirst:
             end += f" (replicate -i SECONDARY rollback --to {self.more_from - 1} keeps what is more in a file)"
         if self.more_from:
             end += f"; what the secondary has more begins in its journal at N = {self.more_from}"
-        return refusal(
+        error = refusal(
             RefuseCode.ROLLBACK_FIRST,
             f"of origin {self.origin:08x} the secondary has transactions up to {self.secondary_origin_seqno}; the "
             f"common past ends at {self.common_origin_seqno}{end}",
@@ -113,6 +113,12 @@ class RollbackFirst:
             ended_by=self.ended_by,
             **dict(_pairs(self.others)),
         )
+        if self.by_itself:  # a seed of the secondary would destroy what only that has
+            error.do = (
+                "Before anything more is written there, on the source: replicate -i SOURCE replica restore, which "
+                f"gets back what {self.ended_by} had. `journal show` of the secondary has it"
+            )
+        return error
 
 
 @dataclass(frozen=True, slots=True)

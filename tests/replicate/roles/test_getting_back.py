@@ -25,6 +25,7 @@ from replicate.instance.instance import Instance
 from replicate.roles.getting_back import NAME, ask, begun_since, settle_answers
 from replicate.roles.role import become_primary, become_secondary
 from replicate.roles.rollback import rollback
+from replicate.roles.verdict import SourceVerdict, note_verdict
 from replicate.status.collect import collect
 from replicate.transfer.packet.export import PACKET_BYTES_MIN, ExportRun, signer_of
 from tests.harness.instances import lose_pool
@@ -329,3 +330,19 @@ def test_no_incarnation_is_used_twice_where_later_ones_of_its_own_come_back(tmp_
     assert len(keys) == len(set(keys)) == len(before) + 1
     made.write(made.east, 1)
     made.equal()
+
+
+def test_a_source_that_has_less_refuses_and_that_is_an_answer(backed: Backed) -> None:
+    """By a line it could say nothing else. Where somebody took over there, or the origin was never met, it is none."""
+    assert backed.command() == 1
+    east = Instance.open(backed.east)
+    with door_of(east) as door, door.locked():
+        ((origin, _),), incarnation = door.position().vector, east.content.incarnation
+        has = door.position().vector.last(origin)
+    for common, more_from, by in ((has, 5, ""), (has - 1, 4, "west"), (0, 0, "")):
+        note_verdict(east, SourceVerdict("west", incarnation, origin, common, more_from, by))
+        assert settle_answers(east) == ("west",), (common, by)
+    note_verdict(east, SourceVerdict("west", incarnation - 1, origin, has - 1, 4, ""))
+    assert settle_answers(east) == ("west",), "said before it waited"
+    note_verdict(east, SourceVerdict("west", incarnation, origin, has - 1, 4, ""))
+    assert settle_answers(east) == ()
