@@ -17,7 +17,9 @@ from typing import Any, Final
 
 from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
+from replicate.errors import JournalMissingError
 from replicate.instance.instance import Instance
+from replicate.journal.chain import Chain
 from replicate.journal.merged_large import as_its_writer_wrote, told_and_written
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch, as_written, decode, decode_changes
@@ -168,9 +170,19 @@ def _removed(one: Transaction, tables: Mapping[int, TableDefinition]) -> Iterato
 
 
 def transactions(instance: Instance, last: int) -> Iterator[Transaction]:
-    """What its journal holds, as it was written."""
-    chain = make_chain(instance)
-    with closing(ChainReader(chain, chain.first_seqnos()[0])) as reader:
+    """What its journal holds, as it was written. Where it is pruned meanwhile, once more from its present beginning:
+    what was given already may come again."""
+    while True:
+        chain = make_chain(instance)
+        try:
+            yield from _transactions(chain, chain.first_seqnos()[0], last)
+        except JournalMissingError:
+            continue
+        return
+
+
+def _transactions(chain: Chain, first: int, last: int) -> Iterator[Transaction]:
+    with closing(ChainReader(chain, first)) as reader:
         while (batch := reader.read(1 << 20, last)) is not None:
             if isinstance(batch, LargeTransaction):
                 yield _large(batch)

@@ -46,16 +46,19 @@ segment_bytes = {segment_bytes}
 [receiver]
 pool_bytes = 4194304
 heartbeat_period_s = 0.5
-dead_after_s = 2
+dead_after_s = {dead_after_s}
 [source]
 heartbeat_period_s = 0.5
-dead_after_s = 2
+dead_after_s = {dead_after_s}
 hard_period_s = 0.1
 soft_period_s = 0.2
 connect_timeout_s = 2
 [update]
 tell_seen_s = 0.5
 """
+DEAD_AFTER_S: Final = 2
+"""The longest of the timeouts after which a line counts as dead."""
+OUTLASTED: Final = "suppliers: timeouts outlasted by islands"
 KEEPS: Final = 64 * 1024 * 1024
 PRUNES: Final = 1024 * 1024
 """Bytes of a segment: so large that a journal keeps all of an episode, or so small that it does not."""
@@ -78,12 +81,13 @@ class NotAtRest(Exception):
 @dataclass
 class Three:
     """Three suppliers that run, and what was done to them. `load`: transactions of a writer before something happens;
-    `backlog`: of each while one is an island."""
+    `backlog`: of each while one is an island; `cut_s`: how long it is a long one at least."""
 
     street: FaultyStreet
     dice: random.Random
     load: int = 20
     backlog: int = 1500
+    cut_s: float = 60.0
     level_s: float = LEVEL_S
     figures: Counter[str] = field(default_factory=Counter)
     _files: dict[tuple[str, int], Path] = field(default_factory=dict)
@@ -303,6 +307,27 @@ class Three:
         self.heal()
         self.counted(self.load)
 
+    def long_island(self) -> None:
+        """The same for many times each timeout, as for an hour on other days: what all write meanwhile is more than any
+        pool holds, journals begin segments and keep them, and who wrote which row is remembered for who is away."""
+        name = self.dice.choice(NAMES)
+        others = [one for one in NAMES if one != name]
+        relays = [relay for way, relay in self.street.relays.items() if name in way]
+        self.write(pause_s=0.005, width=4000)
+        self.counted(self.load)
+        for relay in relays:
+            relay.is_refusing = True
+            relay.part()
+            relay.forget()
+        begun_s = time.monotonic()
+        self.counted(self.backlog)
+        while time.monotonic() < begun_s + self.cut_s:
+            self.counted(self.load)
+        self.figures["suppliers: rows remembered for islands"] += min(map(self.street.stamped, others))
+        self.figures[OUTLASTED] += int((time.monotonic() - begun_s) / DEAD_AFTER_S)
+        self.heal()
+        self.counted(self.load)
+
     def files_come_back(self) -> None:
         """Those of a backup at rest; its applications wait until it takes writes again, and the others write on."""
         name, copy = self.dice.choice(NAMES), self._copy()
@@ -379,6 +404,7 @@ ROUNDS: Final[Mapping[str, Callable[[Three], None]]] = {
     "all hosts are lost": Three.all_hosts_are_lost,
     "lines are cut": Three.lines_are_cut,
     "island": Three.island,
+    "long island": Three.long_island,
     "files come back": Three.files_come_back,
     "machine is turned back": Three.machine_is_turned_back,
 }
@@ -392,7 +418,9 @@ def suppliers(
 ) -> Iterator[Three]:
     """Three that run and share tables. `keeps`: their journals hold all. `ways`: who sends to whom."""
     durability = dice.choice(["durable", "interval"])
-    settings = SETTINGS.format(durability=durability, segment_bytes=KEEPS if keeps else PRUNES)
+    settings = SETTINGS.format(
+        durability=durability, segment_bytes=KEEPS if keeps else PRUNES, dead_after_s=DEAD_AFTER_S
+    )
     street = FaultyStreet(directory, settings=settings, schema=SCHEMA)
     street.ways = dice.choice([STAR, MESH]) if ways is None else ways
     try:

@@ -15,7 +15,7 @@ from tests.faults.suppliers import ROUNDS, SUPPLIERS_ZERO, NotAtRest, Three, sup
 from tests.harness.supplier_street import MESH, by_hand, reading
 
 pytestmark = pytest.mark.slow
-BRIEF = {"load": 5, "backlog": 60}
+BRIEF = {"load": 5, "backlog": 60, "cut_s": 6}
 DELETE = """
 import sys, replicate
 connection = replicate.connect(sys.argv[1], timeout=60)
@@ -29,7 +29,7 @@ connection.close()
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
     """One for all tests, which leave it at rest: but for the last one."""
     with suppliers(tmp_path_factory.mktemp("three"), random.Random(1), ways=MESH) as made:
-        made.load, made.backlog = BRIEF["load"], BRIEF["backlog"]
+        made.load, made.backlog, made.cut_s = BRIEF["load"], BRIEF["backlog"], BRIEF["cut_s"]
         yield made
 
 

@@ -571,8 +571,10 @@ class SupplierOracle:
             raise ViolationError("I3 failed", f"{sorted(wrong)} were said to have failed, and {name} has them")
 
     def check_alike(self, names: Collection[str]) -> None:
-        """These have everything: it is the same."""
+        """These have everything: it is the same, and what was lost by it is kept once on each where it was merged."""
         first, *others = (self.sites[name] for name in names)
+        for site in (first, *others):
+            site.check_lost()
         if missing := self.comes_back - first.has.keys():
             raise ViolationError("I3 lost", f"{sorted(missing)} did not come back")
         for site in self.sites.values():

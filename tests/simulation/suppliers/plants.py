@@ -20,6 +20,7 @@ from replicate.model.registers import NEVER, Row
 from replicate.model.vector import Position
 from replicate.pool import control as word
 from tests.simulation import merging
+from tests.simulation.content import Content
 from tests.simulation.plants import nothing
 from tests.simulation.replaced import Change
 
@@ -181,6 +182,27 @@ def _waiting_is_forgotten() -> list[Change]:
     return [(merging.ModelMerging, "has_waiting", property(lambda self: False))]
 
 
+def _loser_is_not_kept() -> list[Change]:
+    """Of what was lost in one transaction the last value is not kept."""
+
+    def note(self: Any, merges: Any) -> None:
+        kept(self, list(merges)[:-1])
+
+    kept = Content.note_merges
+    return [(Content, "note_merges", note)]
+
+
+def _loser_is_kept_twice() -> list[Change]:
+    """What was lost is kept by the merge, and again when its transaction is committed."""
+
+    def note(self: Any, merges: Any) -> None:
+        found = list(merges)
+        kept(self, [*found, *found[:1]])
+
+    kept = Content.note_merges
+    return [(Content, "note_merges", note)]
+
+
 PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "own transactions are taken back as others'": _own_come_back,
     "a transaction of another one is taken twice": _taken_twice,
@@ -199,6 +221,8 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "a row gives way here alone": _no_word,
     "rows that wait for a name are forgotten": _waiting_is_forgotten,
     "what is about to be committed is called applied": _freed_before_commit,
+    "a value that was lost is not kept": _loser_is_not_kept,
+    "a value that was lost is kept twice": _loser_is_kept_twice,
 }
 FOUND: Final[Mapping[str, tuple[str, int]]] = {
     "what was only received is reported as applied": ("suppliers-safety", 6),
