@@ -446,7 +446,10 @@ class RegionSession:
         self._tried_seqno = allotted.seqno
 
     def _move_records(self, captured: CapturedChanges, allotted: Allotted) -> None:
-        """Each region that the transaction changes has the records of the partitions that it changes."""
+        """Each region that the transaction changes has the records of the partitions that it changes. (A supplier's
+        pool may still be that of the primary that it was.)"""
+        if self._writer_check is not None:
+            return
         seqno, _, origin_seqno, chain, csn = allotted
         origin = self.door.words[word.OWN_ORIGIN]
         for number in changed_partitions(captured.payload, captured.partitions, captured.tables):

@@ -118,7 +118,7 @@ def _position(
     seqno, recorded = position.last_seqno, set[int]()
     for region in regions.opened.values():
         rows = region.checkpoint()
-        recorded.update(row.partition for row in rows if row.origin == own and keeps_records)
+        recorded.update(row.partition for row in rows if keeps_records)
         position = _higher(position, Position(seqno, scr_vector(rows), scr_chains(rows)))
     if own_origin_seqno or own_chain:
         used = {definition.partition for definition in catalogue.definitions.values()} - {PARTITION_NONE}

@@ -82,6 +82,16 @@ def partition_row(position: Position, origin: int, partition: int, origin_seqno:
     return ScrRow(origin, partition, origin_seqno, 0, 0, here)
 
 
+def with_own_numbers(rows: list[ScrRow], there: Iterable[ScrRow], last_seqno: int) -> list[ScrRow]:
+    """`rows`, with those in place of their likes that regions have of the same transactions, `there`: of an origin that
+    others came after, a position does not tell our number of it. One names `last_seqno` at least."""
+    known: dict[tuple[int, int, int], ScrRow] = {}
+    for row in sorted(there, key=lambda row: row.seqno):
+        known[row.origin, row.partition, row.origin_seqno] = row
+    made = [known.get((row.origin, row.partition, row.origin_seqno), row) for row in rows]
+    return made if any(row.seqno == last_seqno for row in made) else rows
+
+
 def scr_rows(position: Position, csn: int) -> list[ScrRow]:
     """The checkpoint records that say `position`: one for each origin's whole stream and for each partition."""
     rows = [
@@ -217,6 +227,8 @@ class RowsOfRegion(Protocol):
 
     seqno: int
     """The transaction that an error names."""
+    passes_over: Callable[[int], bool]
+    """Whether no rows of a partition come here: a table of it may be missing where its statement does not come."""
 
     @property
     def definitions(self) -> Mapping[int, TableDefinition]:

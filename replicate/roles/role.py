@@ -30,7 +30,7 @@ from replicate.instance.instance import Instance
 from replicate.model.transaction import History
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
-from replicate.region.protocol import ScrRow, scr_rows
+from replicate.region.protocol import ScrRow, scr_rows, with_own_numbers
 from replicate.region.sqlite.turn_role import begin_as_primary, begin_as_secondary
 from replicate.roles.handover import may_give
 from replicate.system.failpoint import hit
@@ -168,7 +168,9 @@ def _checkpoint(door: Door, timeout_s: float) -> tuple[int, list[ScrRow]]:
     is written next must not be older."""
     with take_snapshot(door, timeout_s=timeout_s) as snapshot:
         assert snapshot is not None
-        return snapshot.seqno, scr_rows(snapshot.position, snapshot.csn)
+        rows = scr_rows(snapshot.position, snapshot.csn)
+        there = [row for region in snapshot.regions.opened.values() for row in region.checkpoint()]
+        return snapshot.seqno, with_own_numbers(rows, there, snapshot.seqno)
 
 
 def _know_peers(instance: Instance, taken_over_at: int, histories: tuple[History, ...]) -> None:

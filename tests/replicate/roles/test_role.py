@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from replicate import connect
+from replicate.admin.partitions import assign, create
 from replicate.audit.verify import verify_journal
 from replicate.dbapi import OperationalError
 from replicate.door.pruning import prune_journal
@@ -152,6 +154,36 @@ def test_a_demoted_primary_says_its_position_itself(sites: Sites) -> None:
     finally:
         session.close()
         session.door.close()
+
+
+def test_records_of_partitions_stay_what_they_were_through_changes_of_role(sites: Sites) -> None:
+    """Both sites have the same, in either role: of each origin and partition the last transaction, by its number."""
+    for site in (sites.primary, sites.secondary):
+        create(site, "money")
+        create(site, "notes")
+    assign(sites.primary, "money", ["account"])
+    assign(sites.primary, "notes", ["seen"])
+    sites.write(1)
+    sites.catch_up()
+
+    def records(site: Instance) -> list[tuple[int, int, int, int]]:
+        with closing(open_region(site.region("main").path, readonly=True)) as connection:
+            found = read_scr(connection)
+        return [(row.origin, row.partition, row.origin_seqno, row.seqno) for row in found if row.partition > 1]
+
+    expected: set[tuple[int, int, int, int]] = set()
+    for _ in range(3):
+        last = sites.write(2)
+        sites.catch_up()
+        key = sites.primary.content.origin.key
+        with door_of(sites.primary) as door:
+            own = int(door.words[word.OWN_ORIGIN_SEQNO])
+        expected |= {(key, number, own, last) for number in (2, 3)}
+        assert set(records(sites.primary)) == set(records(sites.secondary)) == expected
+        sites.switch()
+        assert set(records(sites.primary)) == set(records(sites.secondary)) == expected
+    sites.catch_up()
+    whole(sites)
 
 
 @pytest.mark.slow
