@@ -115,7 +115,8 @@ class ApplySession:
         refuse_stale(self.door.instance, entry, region)
         lock.release()
         region.check_identity(network=content.network, instance=content.uuid)
-        self.rows[entry.name] = region.rows(catalogue.definitions, entry.name)
+        self.rows[entry.name] = rows = region.rows(catalogue.definitions, entry.name)
+        rows.passes_over = lambda partition: self.door.instance.content.passes_over(partition)
 
     @property
     def waiting(self) -> frozenset[str]:

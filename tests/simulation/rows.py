@@ -31,6 +31,7 @@ class ModelRows:
         self.definitions = dict(definitions)
         self.known_places: dict[tuple[Any, Any, Any], int | None] = {}
         self.seqno = 0
+        self.passes_over: Callable[[int], bool] = lambda _partition: False
         self._change = change
 
     def begin(self) -> None:

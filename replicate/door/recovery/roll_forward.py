@@ -150,6 +150,7 @@ class _Redo:
         self._touched: set[int] = set()
         here = {key: one for key, one in known.definitions.items() if one.region == entry.name}
         self._rows = region.rows(here, entry.name)
+        self._rows.passes_over = self._passes_over
 
     def frames(self, data: bytes) -> None:
         """Redo whole transactions. On a secondary those that only change rows go into one local commit: each by itself

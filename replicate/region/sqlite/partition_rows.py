@@ -22,7 +22,7 @@ from replicate.region.sqlite.apply.statements import local_rowid_name
 from replicate.region.sqlite.bookkeeping import read_scr, write_scr
 from replicate.region.sqlite.functions import bring
 from replicate.region.sqlite.listed_columns import take_notes
-from replicate.region.sqlite.schema import recorded_definitions
+from replicate.region.sqlite.schema import check_definition, record_definition, recorded_definitions
 from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.virtual_tables import allow_shadow_rows, shadow_tables, virtual_tables
 
@@ -45,11 +45,15 @@ def take_rows(connection: apsw.Connection, keeps: Callable[[int], bool], told: T
     """Replace the rows of all tables of partitions that `keeps` knows by those of the copy `beside`; how many tables
     there are. Inside a transaction that writes.
 
-    CopyTooOldError where the copy's tables are not those that are here, or where there is no copy and they are needed.
+    CopyTooOldError where the copy's tables are not those that are here, or where there is no copy and they are needed;
+    ConflictError where one is missing whose statement has not come.
     """
-    here = {one.table: one for one in recorded_definitions(connection) if keeps(one.partition)}
+    recorded = {one.table: one for one in recorded_definitions(connection)}
+    here = {name: one for name, one in recorded.items() if keeps(one.partition)}
     copied = recorded_definitions(connection, SIDE) if has_copy else ()
     there = {one.table: one for one in copied if keeps(one.partition)}
+    for name in sorted(there.keys() - recorded.keys()):
+        here[name] = _made_here(connection, there[name])
     if different := sorted(name for name in {*here, *there} if not _alike(here.get(name), there.get(name))):
         raise CopyTooOldError(
             f"table {different[0]} of the copy is not the one that is here",
@@ -72,6 +76,14 @@ def take_rows(connection: apsw.Connection, keeps: Callable[[int], bool], told: T
             counters = f"SELECT name, seq FROM {SIDE}.sqlite_sequence WHERE name = ?"
             connection.executemany(f"INSERT INTO main.sqlite_sequence {counters}", names)
     return len(here)
+
+
+def _made_here(connection: apsw.Connection, definition: TableDefinition) -> TableDefinition:
+    """The same, once it is recorded: of a table that came while nothing of its partition did, without its statement.
+    ConflictError while the operator has not made it."""
+    check_definition(connection, definition, seqno=0)
+    record_definition(connection, definition)
+    return definition
 
 
 def _alike(one: TableDefinition | None, other: TableDefinition | None) -> bool:

@@ -17,7 +17,10 @@ from replicate.errors import AlreadyRunningError, ConflictError, NotFoundError, 
 from replicate.model.elements import DEFINITION, PLACED, SECTION, STORAGE
 from replicate.region.sqlite.digest import TableVerdict
 from replicate.roles.takeover import promote
+from replicate.transfer.seed.partition import load_from_file, loading
+from tests.harness.instances import lose_pool
 from tests.harness.pair import Pair
+from tests.replicate.transfer.seed.test_partition import file
 
 PLACES = {DEFINITION: "defs", STORAGE: "indexes", SECTION: "triggers"}
 
@@ -337,3 +340,50 @@ def test_what_is_refused(pair: Pair, tmp_path: Path) -> None:
     equal(pair)
     with pytest.raises(UsageError, match="DEFAULT only, and does not get DEFINITION, STORAGE, SECTION"):
         promote(pair.secondary, finish=lambda: 0, timeout_s=5)
+
+
+def test_a_table_of_a_partition_that_does_not_come_is_not_asked_for(pair: Pair) -> None:
+    """Until it is loaded: then by name, and it is made, and comes."""
+    for instance in (pair.primary, pair.secondary):
+        partitions.create(instance, "stock", 9)
+    without(pair, *PLACED)
+    partitions.change(pair.primary, lambda known: known.with_default("stock"))
+    write(pair, "CREATE TABLE fresh (id INTEGER PRIMARY KEY, v)", "INSERT INTO fresh VALUES (1, 'a')")
+    write(pair, "INSERT INTO fresh VALUES (2, 'b')")
+    pair.write(1)
+    pair.catch_up()
+    assert len(pair.rows("account")) == 1
+    assert names(pair, "table") == {"account", "entry"}
+    write(pair, "INSERT INTO fresh VALUES (3, 'c')")
+    lose_pool(pair.secondary)
+    pair.catch_up()
+    equal(pair)
+    subscriptions.add(pair.secondary, ["stock"])
+    with loading(pair.secondary, [9]):
+        pass
+    write(pair, "INSERT INTO fresh VALUES (4, 'd')")
+    pair.catch_up()
+    with pytest.raises(ConflictError, match=r"table fresh is not as .*: there is no such table.*schema run FILE"):
+        load_from_file(pair.secondary, file(pair, 9), [9])
+    run(pair, "CREATE TABLE fresh (id INTEGER PRIMARY KEY, v)")
+    load_from_file(pair.secondary, file(pair, 9), [9])
+    write(pair, "INSERT INTO fresh VALUES (5, 'e')")
+    pair.catch_up()
+    assert pair.rows("fresh") == [(place, place, value) for place, value in enumerate("abcde", 1)]
+    equal(pair)
+
+
+def test_a_table_that_is_put_into_a_partition_that_comes_is_asked_for(pair: Pair) -> None:
+    for instance in (pair.primary, pair.secondary):
+        partitions.create(instance, "stock", 9)
+    without(pair, *PLACED)
+    partitions.change(pair.primary, lambda known: known.with_default("stock"))
+    write(pair, "CREATE TABLE fresh (id INTEGER PRIMARY KEY, v)")
+    pair.catch_up()
+    partitions.assign(pair.primary, "DEFAULT", ["fresh"])
+    write(pair, "INSERT INTO fresh VALUES (1, 'a')")
+    stops(pair, "table fresh is not as the stream defines it", "there is no such table")
+    run(pair, "CREATE TABLE fresh (id INTEGER PRIMARY KEY, v)")
+    pair.catch_up()
+    assert pair.rows("fresh") == [(1, 1, "a")]
+    equal(pair)

@@ -109,6 +109,7 @@ class RowApplier:
         if connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, -1):
             raise InternalError("rows are applied with triggers off: open the region with applier=True")
         self.seqno = 0
+        self.passes_over: Callable[[int], bool] = lambda _partition: False
         self.region = region
         self._connection = connection
         self._definitions = dict(definitions)
@@ -231,7 +232,9 @@ class RowApplier:
             )
 
     def has_rows(self, table: str) -> bool:
-        """Whether a table of the region has any."""
+        """Whether a table of the region has any; one that is missing has none."""
+        if not self._connection.table_exists("main", table):
+            return False
         return bool(self._connection.execute(f"SELECT EXISTS (SELECT 1 FROM main.{quote(table)})").get)
 
     def place_of(self, op: Any, table_id: Any, arg: Any) -> int | None:
@@ -348,6 +351,9 @@ class RowApplier:
         known = recorded_definition(self._connection, definition.table)
         if self._schema_changed:
             check_definition(self._connection, definition, seqno=self.seqno)
+        elif self.passes_over(definition.partition) and not self._connection.table_exists("main", definition.table):
+            self._definitions[table_id] = definition  # a load asks for the table
+            return
         else:
             self._refuse_made_again(known, definition)
             self._awaited[definition.table] = definition
