@@ -53,8 +53,8 @@ def undo_region(
 def _reached(region: MendedRegion, to: int) -> int:
     """The last transaction that the region holds. Its checkpoint records stand at `to` from the first piece on, and a
     slot of its ring says how far it is."""
-    applied = (row.seqno for row in region.checkpoint())
-    return max((to, *applied, *(slot.seqno for slot in region.ring())))
+    applied = max((row.seqno for row in region.checkpoint()), default=0)
+    return applied if applied > to else max((slot.seqno for slot in region.ring()), default=to)
 
 
 class _Undoing:
