@@ -2,6 +2,7 @@
 them, merged where somebody has.
 
 A transaction tells what its writer had seen (SEEN). Where that is all that is here of others, it is applied as it is.
+So is it where none of its rows was written beside it (unstamped.py).
 Otherwise the rows that it changes are looked at one by one (region/sqlite/apply/merge.py). One that was merged stands
 in our journal as what it came to here, with what its writer wrote after it, for other suppliers (RESOLVED).
 
@@ -13,13 +14,12 @@ Leaves to others: the receive pool, numbers, who may write (supplied.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import compress
-from operator import not_
 from typing import Any, Final
 
 from replicate.door.absorbing import absorb
 from replicate.door.own_removal import REMOVES, OwnRemoval
 from replicate.door.secondary import ApplySession
+from replicate.errors import DamagedError
 from replicate.journal.reader import SparseIndex
 from replicate.journal.record import (
     Head,
@@ -33,13 +33,15 @@ from replicate.journal.retelling import FRAMED_BYTES_MAX, Retelling
 from replicate.limits import FRAME_CHANGES_MAX, PARTITION_STREAM
 from replicate.model.registers import Stamp
 from replicate.model.seen import merged_told, stable
-from replicate.model.transaction import TELLS_ONLY, Op, told_of
+from replicate.model.transaction import Op, TableDefinition, told_of
 from replicate.model.vector import Position
 from replicate.model.writers import Writers
 from replicate.pool import control as word
 from replicate.wire.vectors import MERGED_HERE
 from update_process.plan import Window
 from update_process.routes import Routes
+from update_process.unstamped import UnstampedRows
+from update_process.window.columns import Plain
 from update_process.work_result import Done
 
 LAG_MAX: Final = 20_000
@@ -58,7 +60,8 @@ class Merging:
         self._rows = session.merging()
         self._words = session.door.words
         self._writers = Writers()
-        self._writers_seen = -1
+        self._writers_seen = self._catalogue_seen = -1
+        self._tables: dict[int, TableDefinition] = {}
         self._shared: dict[int, bool] = {}
         """Table id -> whether several suppliers write it, or have."""
         self._told: dict[int, Mapping[int, int]] = {}
@@ -80,6 +83,11 @@ class Merging:
         """Transactions of the batch that were merged."""
         self._walked: SparseIndex = {}
         """Where `absorb` has been in our journal."""
+        self._absorbed = 0
+        """Up to where in our journal rows have their stamps."""
+        self._unstamped = UnstampedRows(session.door, routes.known_table, self._is_shared, self._walked)
+        self._followed: list[tuple[Sequence[Sequence[Any]], int]] = []
+        """Transactions that were applied as they are, and are to come behind our journal; of how many bytes."""
 
     @property
     def is_active(self) -> bool:
@@ -88,20 +96,33 @@ class Merging:
 
     def begin(self) -> None:
         """A transaction begins."""
+        generation = self._words[word.CATALOGUE_GENERATION]
+        if generation != self._catalogue_seen:
+            self._routes.take_regions()
+            self._forget_known()
+            if self._tables != self._routes.tables:
+                self._tables = dict(self._routes.tables)
+                self._unstamped.forget()
+            self._catalogue_seen = generation
         generation = self._words[word.WRITERS_GENERATION]
         if generation != self._writers_seen:
             self._writers = self._session.writers()
             self._writers_seen = generation
-            self._shared.clear()
-            self._known_members = None
+            self._forget_known()
+            self._unstamped.forget()
         if not self.is_active:
             return
         self._rows.begin()
+        self._absorbed = self._rows.absorbed
+        self._followed.clear()
         self._told = dict(self._session.seen())
         self._csn = self._own.told_seqno = self._merged = 0
 
     def forget_tables(self) -> None:
         """The catalogue has changed."""
+        self._catalogue_seen = -1
+
+    def _forget_known(self) -> None:
         self._shared.clear()
         self._bases.clear()
         self._known_members = None
@@ -124,7 +145,9 @@ class Merging:
         if len(origins) > 1:
             return True
         (origin,) = origins
-        return self._is_beside(origin, changes_of(window.bodies[0]), position)
+        if not self._is_beside(origin, changes_of(window.bodies[0]), position):
+            return False
+        return window.plain is None or self._meets(window.plain, origin)
 
     def merges_large(
         self, tables: Collection[int], origin: int, seen: Sequence[Any], position: Position, *, removes: bool
@@ -139,6 +162,21 @@ class Merging:
         """Whether something is here that the writer of those changes had not seen."""
         told = self.told_by(origin, changes)
         return any(told.get(other, 0) < last for other, last in self._last_of(position).items() if other != origin)
+
+    def _meets(self, plain: Plain, origin: int) -> bool:
+        """Whether a row of transactions beside which somebody has written may be one that somebody has written. Where
+        none is, to merge them is to apply them as they are."""
+        try:
+            rows = self._unstamped.rows_of(plain.columns)
+        except (DamagedError, IndexError, TypeError):
+            return True  # it makes no sense, and is told so where it is applied
+        told, before = self.told_by(origin, ()), self._session.position
+        ahead = (bodies[-1] for bodies, _ in self._followed)
+        if any(last[4] != origin and last[5] > told.get(last[4], 0) for last in ahead):
+            return True  # what comes before it in the batch is to be in our journal first
+        if not self._unstamped.look(self._absorbed, before.last_seqno, self._stable(before)):
+            return True
+        return self._unstamped.meets(rows, origin, told) or self._rows.may_meet(rows, told, origin)
 
     def _last_of(self, position: Position) -> dict[int, int]:
         """Origin -> its last transaction here; of our own, the last one in a partition that several write."""
@@ -171,20 +209,36 @@ class Merging:
 
     def lags(self, last_seqno: int) -> bool:
         """Whether so much of our journal was not looked at that it is time, though nothing needs it."""
-        return last_seqno - self._rows.absorbed > LAG_MAX
+        looked = max(self._absorbed, self._unstamped.looked)
+        return last_seqno - looked > LAG_MAX or self._unstamped.is_full
 
     def absorb(self, position: Position) -> None:
         """Stamp the rows of all transactions of our journal, which ends at `position`, that were not looked at."""
-        low = self._stable(position) if self._rows.absorbed < position.last_seqno else {}
-        absorb(self._rows, self._session.door, position.last_seqno, self._is_shared, low, self._walked)
+        if self._absorbed < position.last_seqno:
+            low = self._stable(position)
+            absorb(self._rows, self._session.door, position.last_seqno, self._is_shared, low, self._walked)
+            self._absorbed = position.last_seqno
+        self._unstamped.forget(self._absorbed)
+
+    def look(self, position: Position) -> None:
+        """Know what all transactions of our journal, which ends at `position`, have written: their rows get stamps only
+        where they cannot be held, or where none of them needs any."""
+        is_known = self._unstamped.look(self._absorbed, position.last_seqno, self._stable(position))
+        if is_known and self._unstamped.holds and not self._unstamped.is_full:
+            return
+        if is_known and not self._unstamped.holds and self._rows.is_empty:
+            self._absorbed = position.last_seqno  # nobody will write beside any of them
+        self.absorb(position)
+        self.finish(position.last_seqno, position)
+
+    def follow(self, window: Window, stop: int) -> None:
+        """A window's first `stop` transactions were applied as they are."""
+        self._followed.append((window.bodies[:stop], window.ends[stop - 1]))
 
     def take(self, window: Window, stop: int) -> list[bytes]:
         """Apply a window's first `stop` transactions, none of which comes alone, after all that `absorb` has stamped;
         as they are to stand in our journal. Fewer, where one of them has removed rows: `resolver` comes after it then.
         Raises as `Routes.apply_bodies`."""
-        if window.plain is not None and self._take_unmet(window, stop):
-            self.taken = stop
-            return [window.frames(0, stop)]
         frames: list[bytes] = []
         for place in range(stop):
             body, frame = window.bodies[place], window.frames(place, place + 1)
@@ -259,32 +313,6 @@ class Merging:
             self.oversized.abort()
             self.oversized = None
 
-    def _take_unmet(self, window: Window, stop: int) -> bool:
-        """Apply them together where no row of them was written beside; False, and nothing is done, where some was."""
-        assert window.plain is not None
-        changes = window.plain.changes(0, stop)
-        if not all(map(self._is_shared, set(changes.table_ids) - {PARTITION_STREAM})):
-            return False
-        of_rows = [op not in TELLS_ONLY for op in changes.ops]
-        if not all(op in ROW_OPS or op == Op.SEEN for op in set(changes.ops)):
-            return False
-        stamps: list[Stamp] = []
-        if window.bodies[stop - 1][5] > self._confirmed(window.plain.origin):
-            bodies = {body[1]: Stamp(body[6], body[4], body[5]) for body in window.bodies[:stop]}
-            stamps = [bodies[seqno] for seqno in compress(window.plain.seqnos(0, stop), of_rows)]
-        for rows in self._session.rows.values():
-            rows.seqno = window.bodies[stop - 1][1]
-        ops, table_ids, arguments, images = (list(compress(column, of_rows)) for column in changes)
-        if not self._rows.take_unmet(ops, table_ids, arguments, images, stamps):
-            return False
-        self._csn = max(self._csn, *(body[6] for body in window.bodies[:stop]))
-        for values in compress(changes.values, map(not_, of_rows)):
-            seen = [int(Op.SEEN), PARTITION_STREAM, 0, values]
-            self.told_by(values[0], seen)
-            for rows in self._session.rows.values():
-                rows.apply_all(seen)
-        return True
-
     def resolver(self, position: Position) -> tuple[bytes, Position] | None:
         """Our own transaction that has all suppliers remove what the last one has removed here, which comes at
         `position`: it is done here already. And the position after it. None where nothing was removed."""
@@ -314,6 +342,9 @@ class Merging:
 
     def committed(self, done: Done) -> None:
         """The batch was committed."""
+        for bodies, size_bytes in self._followed:
+            self._unstamped.followed(bodies, size_bytes, self._confirmed)
+        self._followed.clear()
         done.merged += self._merged
         done.lost += self._rows.lost_count
         self._own.committed()
@@ -354,8 +385,8 @@ class Merging:
         waits to be applied; else all rows with stamps are gone through only after as many have been stamped."""
         for rows in self._session.rows.values():
             rows.look_at_own_counters()
-        self.absorb(position)
-        self.finish(position.last_seqno, position)
+        if is_idle or self.lags(position.last_seqno):
+            self.look(position)
         if is_idle and self._told != self._purged_with:
             self._purge(position)
 
@@ -377,8 +408,8 @@ class Merging:
 
     @property
     def is_remembering(self) -> bool:
-        """Whether rows have stamps, as the last purge has left them."""
-        return self._left > 0
+        """Whether rows are known, or have stamps as the last purge has left them, that somebody may write beside."""
+        return self._left > 0 or self._unstamped.holds
 
     def lacking(self, position: Position) -> dict[bytes, dict[int, tuple[int, int]]]:
         """Of each other supplier that shares a partition what it has not told that it has: origin -> the last here, and

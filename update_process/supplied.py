@@ -126,7 +126,6 @@ class SupplierApplier:
         """Those that were committed lately: parts of them may still come from another source."""
         self._instances: dict[int, bytes] = {}
         """Of each origin that was met, the instance that writes it."""
-        self._catalogue_seen = -1
         self._retired_seen: tuple[int, frozenset[bytes]] = (-1, frozenset())
         """The generation of the writers, and those of them that are retired."""
         self._careful_until = 0
@@ -284,11 +283,6 @@ class SupplierApplier:
         if barrier_seqno and self.session.position.last_seqno >= barrier_seqno:
             self.session.rollback()
             return Waiting.BARRIER
-        generation = self._words[word.CATALOGUE_GENERATION]
-        if generation != self._catalogue_seen:
-            self._routes.take_regions()
-            self._merging.forget_tables()
-            self._catalogue_seen = generation
         self._merging.begin()
         return None
 
@@ -406,6 +400,7 @@ class SupplierApplier:
         after = window.position_at(batch.position, 0, stop, self._routes.partition_of)
         self._make(batch, window, stop)
         if self._merging.is_active:
+            self._merging.follow(window, stop)
             self._refuse_others(batch.position, after, self._merging.removed_by(window, stop))
         batch.add_frames([window.frames(0, stop)], window.ends[:stop])
         return after
@@ -425,16 +420,15 @@ class SupplierApplier:
         if batch.merges:
             self._merging.finish(position.last_seqno, position)
         elif self._merging.is_active and self._merging.lags(before.last_seqno):
-            self._merging.absorb(before)
-            self._merging.finish(before.last_seqno, position)
+            self._merging.look(before)
         frames, last = batch.for_journal()
         moved = Moved(places, batch.csn)
         self.session.commit(frames, position, batch.csn, last=last, defines=batch.defines, moved=moved)
-        if batch.merges:
+        if self._merging.is_active:
             self._merging.committed(done)
         done.bytes += batch.size_bytes
         if batch.defines:
-            self._catalogue_seen = -1
+            self._merging.forget_tables()
 
     def _commit_oversized(self, batch: SuppliedBatch, window: Window, count: int, done: Done) -> int:
         """Commit the last of `count` transactions that were taken, which came to more than a frame holds, or to which
@@ -662,7 +656,7 @@ class SupplierApplier:
         self._finished.append((head.origin, token))
         self._fresh = False
         if large.defines:
-            self._catalogue_seen = -1
+            self._merging.forget_tables()
         done.transactions += 1
         done.batches += 1
         self._free([record], 1)

@@ -282,6 +282,11 @@ class RowsOfRegion(Protocol):
         """See PlaceOf in sqlite/apply/order.py."""
 
 
+RowKeys = dict[int, dict[Any, int]]
+"""Rows, by their table's id: the keys, each a value, or a tuple where it is of several; with the number of the last
+transaction of its origin that wrote it, where somebody asks for that."""
+
+
 class Absorbed(NamedTuple):
     """A transaction of our journal whose rows are to be stamped. `changes`: as its writer made them, flat; `done`: as
     they stand there. `is_stable`: everybody has it, so only rows that have stamps get it, or have unique values."""
@@ -343,17 +348,9 @@ class MergingRows(Protocol):
     def waiting(self) -> Sequence[Any]:
         """Deletes, flat, of those that do, for `give_way`."""
 
-    def take_unmet(
-        self,
-        ops: Sequence[int],
-        table_ids: Sequence[int],
-        arguments: Sequence[Any],
-        values: Sequence[Sequence[Any]],
-        stamps: Sequence[Stamp],
-    ) -> bool:
-        """Make changes by columns of rows none of which has stamps, in tables that several suppliers write, each with
-        its transaction's stamp; none: they get none, since everybody has them. False, and nothing is made, where that
-        has to be looked at one by one."""
+    def may_meet(self, rows: RowKeys, told: Mapping[int, int], writer: int) -> bool:
+        """Whether a change of one of these rows is to be looked at by itself: the row has stamps of transactions that
+        `writer`, who had seen `told`, had not seen, or its table has unique values."""
 
     def absorb(self, transactions: Sequence[Absorbed], is_shared: Callable[[int], bool]) -> None:
         """Stamp what transactions have changed, in their order."""

@@ -15,7 +15,7 @@ from replicate.errors import ConflictError
 from replicate.model.registers import NEVER, Groups, Lost, Row, RowChanged, Stamp, groups_of, lost, merged
 from replicate.model.seen import unseen_of
 from replicate.model.transaction import Op, TableDefinition
-from replicate.region.protocol import Absorbed, Merged
+from replicate.region.protocol import Absorbed, Merged, RowKeys
 from tests.simulation.content import (
     UNIQUE,
     Content,
@@ -193,22 +193,10 @@ class ModelMerging:
         told = Lost("unique", remover, held_since(name, row), row.values, (UNIQUE[name[0]],))
         self.note(name, told, None if rival is None else rival[:1])
 
-    def take_unmet(
-        self,
-        ops: Sequence[int],
-        table_ids: Sequence[int],
-        arguments: Sequence[Any],
-        values: Sequence[Sequence[Any]],
-        stamps: Sequence[Stamp],
-    ) -> bool:
-        columns = zip(ops, table_ids, arguments, values, strict=True)
-        pieces = [Piece(op, self._rows.definitions[one], *images_of(op, arg, image)) for op, one, arg, image in columns]
-        if any(piece.name[0] in UNIQUE or piece.name in self._content.stamps for piece in pieces):
-            return False
-        self._rows.apply_columns(ops, table_ids, arguments, values)
-        for piece, stamp in zip(pieces, stamps, strict=bool(stamps)):
-            self._fold_strictly(piece, stamp, is_stable=False)
-        return True
+    def may_meet(self, rows: RowKeys, told: Mapping[int, int], writer: int) -> bool:
+        definitions = self._rows.definitions
+        names = [(definitions[table_id].table, key) for table_id, keys in rows.items() for key in keys]
+        return any(name[0] in UNIQUE or self._unseen(name, told, writer) for name in names)
 
     def absorb(self, transactions: Sequence[Absorbed], is_shared: Callable[[int], bool]) -> None:
         for one in transactions:

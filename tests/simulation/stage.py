@@ -106,6 +106,7 @@ SIZES: Final[dict[str, dict[str, Any]]] = {
     "update_process.applier": {"WINDOW_BYTES": 1500},
     "update_process.supplied": {"WINDOW_BYTES": 1500, "BATCH_BYTES": 4096, "RECORDS_MAX": 8},
     "update_process.merging": {"LAG_MAX": 10, "PURGE_MIN": 2},
+    "update_process.unstamped": {"ROWS_MAX": 40, "PART_ROWS": 3},
     "update_process.tending": {"TOLD_MAX": 12},
     "replicate.door.absorbing": {"AT_ONCE": 3},
 }  # fmt: skip

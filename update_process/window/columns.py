@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from replicate.journal.frame import FIXED_ELEMENTS, ORIGIN_OFFSET
+from replicate.journal.record import changes_of
 from replicate.limits import PARTITION_STREAM
 from replicate.model.transaction import Kind, Op
 from replicate.model.vector import Position, SynchronizationVector
@@ -45,6 +46,7 @@ _TRANSACTIONS: Final = {int(Kind.TRANSACTION)}
 _NULL: Final = int(Kind.NULL)
 _WITH_NULLS: Final = {int(Kind.TRANSACTION), _NULL}
 _NULL_ELEMENTS: Final = PAYLOAD + 2
+_KIND: Final = itemgetter(0)
 _HEAD: Final = itemgetter(*range(PAYLOAD))
 _CHECKED: Final = (0, 1, 3, 4, 5)
 """Of a body's head: kind, seqno, chain, origin, origin_seqno."""
@@ -59,6 +61,15 @@ class Changes(NamedTuple):
     table_ids: Sequence[Any]
     arguments: Sequence[Any]
     values: Sequence[Any]
+
+
+def changes_by_columns(bodies: Sequence[Any]) -> Changes:
+    """All changes of decoded transactions, which are known to make sense."""
+    if set(map(len, bodies)) == {ONE_CHANGE} and set(map(_KIND, bodies)) == _TRANSACTIONS:
+        flat = _flat(bodies)
+        return Changes(*(flat[place::ONE_CHANGE] for place in range(PAYLOAD, ONE_CHANGE)))
+    flat = _flat(map(changes_of, bodies))
+    return Changes(*(flat[place::4] for place in range(4)))
 
 
 def joined(pieces: Sequence[Changes]) -> Changes:

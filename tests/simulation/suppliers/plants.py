@@ -16,6 +16,7 @@ import replicate.door.seen_told
 import source_server.unseen
 import update_process.merging
 import update_process.supplied
+import update_process.unstamped
 from replicate.model.registers import NEVER, Row
 from replicate.model.vector import Position
 from replicate.pool import control as word
@@ -203,6 +204,16 @@ def _loser_is_kept_twice() -> list[Change]:
     return [(Content, "note_merges", note)]
 
 
+def _nothing_is_met() -> list[Change]:
+    """What our journal has written without stamps is met by nobody."""
+    return [(update_process.unstamped.UnstampedRows, "meets", lambda *_: False)]
+
+
+def _stamps_are_not_met() -> list[Change]:
+    """Rows that have stamps are met by nobody."""
+    return [(merging.ModelMerging, "may_meet", lambda *_: False)]
+
+
 PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "own transactions are taken back as others'": _own_come_back,
     "a transaction of another one is taken twice": _taken_twice,
@@ -220,6 +231,8 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "what a merge came to is sent on": _merged_is_sent,
     "a row gives way here alone": _no_word,
     "rows that wait for a name are forgotten": _waiting_is_forgotten,
+    "rows that bear no stamps yet are met by nobody": _nothing_is_met,
+    "rows with stamps are met by nobody": _stamps_are_not_met,
     "what is about to be committed is called applied": _freed_before_commit,
     "a value that was lost is not kept": _loser_is_not_kept,
     "a value that was lost is kept twice": _loser_is_kept_twice,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from replicate.errors import ConflictError
 from replicate.model.registers import NEVER, Image, Lost, Row, RowChanged, Stamp, lost, merged, same_value
 from replicate.model.seen import unseen_of
 from replicate.model.transaction import Op, TableDefinition, changed_of
-from replicate.region.protocol import Absorbed, Merged, RowsOfRegion
+from replicate.region.protocol import Absorbed, Merged, RowKeys, RowsOfRegion
 from replicate.region.sqlite.apply.fresh_stamps import Change, FreshStamps, StampedTable
 from replicate.region.sqlite.apply.overwrite import change_of
 from replicate.region.sqlite.apply.rows import Conflict
@@ -143,29 +142,20 @@ class RowMerger:
         self._rows.apply_all(others)
         return [*others, *_Merge(self, stamp, removing, removes=removes, may_lack=may_lack).make(pieces, unseen)]
 
-    def take_unmet(
-        self,
-        ops: Sequence[int],
-        table_ids: Sequence[int],
-        arguments: Sequence[Any],
-        values: Sequence[Sequence[Any]],
-        stamps: Sequence[Stamp],
-    ) -> bool:
-        """Make changes by columns of rows none of which has stamps, in tables that several suppliers write, each with
-        its transaction's stamp; none: they get none, since everybody has them. False, and nothing is made, where a row
-        has some, or where that has to be looked at one by one: a key that changes, a table with unique values. Raises
-        as `RowsOfRegion.apply_all`."""
-        if any(map(self._unique, set(table_ids))):
+    def may_meet(self, rows: RowKeys, told: Mapping[int, int], writer: int) -> bool:
+        """Whether a change of one of these rows is to be looked at by itself: the row has stamps of transactions that
+        `writer`, who had seen `told`, had not seen, or its table has unique values."""
+        if any(map(self._has_unique, rows)):
+            return True
+        if self._stamps.is_empty:
             return False
-        stamped = stamps or repeat(NEVER), repeat(not stamps)
-        changes = list(zip(ops, table_ids, arguments, values, *stamped, strict=False))
-        fresh = FreshStamps(changes, self._table)
-        if None in fresh.names or self._stamps.load(fresh.all_names()):
-            return False
-        self.removed.clear()
-        self._rows.apply_columns(ops, table_ids, arguments, values)
-        self._stamp(changes, fresh, fresh.others)
-        return True
+        names = {
+            (table_id, key_of((key,) if type(key) is not tuple else key))
+            for table_id, keys in rows.items()
+            for key in keys
+        }
+        stamped = (self._stamps.get(*name) or _EMPTY for name in self._stamps.load(names))
+        return any(unseen_of(row.all_stamps(with_all_added=True), told, writer) for row in stamped)
 
     def _stamp(self, changes: Sequence[Change], fresh: FreshStamps, others: Collection[RowName]) -> None:
         """Stamp the rows of changes that fit what was there. `others`: rows that have stamps, or will by more than one
