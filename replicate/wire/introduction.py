@@ -45,7 +45,9 @@ class KnownInstance:
 
 _ANEW: Final = "there, `replicate -i SECONDARY update stop` and `replicate -i SECONDARY seed --restart`"
 _MORE: Final = (
-    f"Look at what the secondary has more (`replicate -i SECONDARY journal show --from N`), then seed it again: {_ANEW}"
+    "Look at what the secondary has more (`replicate -i SECONDARY journal show --from N`), then seed it again: "
+    f"{_ANEW}. Where the source was restored from a backup, it gets that back before: there, "
+    "`replicate -i SOURCE replica restore`"
 )
 
 _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
