@@ -4,10 +4,11 @@
 
 MODE is safety or liveness, of a primary and a secondary; suppliers-safety or suppliers-liveness, of several suppliers;
 joining-safety or joining-liveness, of suppliers that one more joins; posting-safety or posting-liveness, of suppliers
-that send packets; fencing-safety or fencing-liveness, of suppliers that change the schema; roles-safety or
-roles-liveness, of sites that change their roles; parts-safety or parts-liveness, of a secondary with some partitions;
-releasing-safety or releasing-liveness, of one that releases some; or both, suppliers, joining, posting, fencing, roles,
-parts or releasing, for both of each.
+that send packets; fencing-safety or fencing-liveness, of suppliers that change the schema; islands-safety or
+islands-liveness, of suppliers one of which is an island for an hour; roles-safety or roles-liveness, of sites that
+change their roles; parts-safety or parts-liveness, of a secondary with some partitions; releasing-safety or
+releasing-liveness, of one that releases some; or both, suppliers, joining, posting, fencing, islands, roles, parts or
+releasing, for both of each.
 
 `sweep` is what others call, and `hunt` for a planted bug. A world whose seed is bad is lived once more with its
 transcript, which is written below tests/simulation/kept (or `--keep`); test_world.py lives every seed in
@@ -41,6 +42,7 @@ from tests.simulation.roles.world import RoleWorld
 from tests.simulation.suppliers import fence_plants, join_plants, post_plants
 from tests.simulation.suppliers import plants as supplier_plants
 from tests.simulation.suppliers.fencing import FenceWorld
+from tests.simulation.suppliers.island import IslandWorld
 from tests.simulation.suppliers.joining import JoinWorld
 from tests.simulation.suppliers.posting import PostWorld
 from tests.simulation.suppliers.world import SupplierWorld
@@ -73,12 +75,15 @@ RELEASING: Final = Kind("releasing-", ReleaseWorld, release_plants.PLANTS, relea
 JOINING: Final = Kind("joining-", JoinWorld, join_plants.PLANTS, join_plants.FOUND)
 POSTING: Final = Kind("posting-", PostWorld, post_plants.PLANTS, post_plants.FOUND)
 FENCING: Final = Kind("fencing-", FenceWorld, fence_plants.PLANTS, fence_plants.FOUND)
+ISLANDS: Final = Kind("islands-", IslandWorld, {}, {})
 KINDS: Final = (PAIR, SUPPLIERS, JOINING, POSTING, FENCING, ROLES, PARTS, RELEASING)
 PLANTS: Final = {name: plant for kind in KINDS for name, plant in (*kind.plants.items(), *plants.EQUIVALENT.items())}
-_KIND_OF: Final = {mode: kind for kind in KINDS for mode in kind.modes}
+LONG_KINDS: Final = (*KINDS, ISLANDS)
+"""Besides those whose worlds last an hour: they are lived by their own tests alone."""
+_KIND_OF: Final = {mode: kind for kind in LONG_KINDS for mode in kind.modes}
 _MODES: Final = {
     **{mode: (mode,) for mode in _KIND_OF},
-    **{kind.prefix.removesuffix("-") or "both": kind.modes for kind in KINDS},
+    **{kind.prefix.removesuffix("-") or "both": kind.modes for kind in LONG_KINDS},
 }
 
 
