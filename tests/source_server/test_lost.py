@@ -11,11 +11,11 @@ import pytest
 import trio
 
 from replicate.errors import DiskFullError, InternalError
+from replicate.lost import travel
 from replicate.wire import codec
 from replicate.wire.event import Closed, LostAcknowledged, LostOffered, LostReceived
 from replicate.wire.features import Protocol
 from replicate.wire.message import CHUNK_BYTES, LostChunk, LostOffer, LostTaken, Message
-from source_server import lost as module
 from source_server.lost import LostTaking
 from tests.harness.link_pair import PRIMARY, SECONDARY, ConnectionPair, connected
 from tests.harness.servers import ListLog
@@ -161,7 +161,7 @@ def heard(monkeypatch: pytest.MonkeyPatch, file: File | Exception, sizes: list[i
             raise file
         return file
 
-    monkeypatch.setattr(module, "IncomingLost", made)
+    monkeypatch.setattr(travel, "IncomingLost", made)
     instance = SimpleNamespace(named="west")
     consumer = cast(Any, SimpleNamespace(log=log, instance=instance, peer_name="east"))
     link = cast(Any, SimpleNamespace(lost_taken=taken.append))
