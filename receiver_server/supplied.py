@@ -4,7 +4,7 @@ All sources share the receive pool, and each counts by its own journal. So what 
 where its records lie: a record that the Update Process has freed is applied.
 
 A pool each would let a small transaction of one pass by the backlog of another; but one that its writer committed when
-it had that backlog comes after it all the same, from whomever. What is left waits for one pool at most, however many
+it had that backlog comes after it all the same, by any way. What is left waits for one pool at most, however many
 sources there are, and memory does not grow with them.
 
 Guarantees: what is called applied was freed; numbers only rise between two starts of the stream.

@@ -87,7 +87,7 @@ class Merging:
         """Up to where in our journal rows have their stamps."""
         self._unstamped = UnstampedRows(session.door, routes.known_table, self._is_shared, self._walked)
         self._followed: list[tuple[Sequence[Sequence[Any]], int]] = []
-        """Transactions that were applied as they are, and are to come behind our journal; of how many bytes."""
+        """Transactions that were applied as they are, and are to come after our journal; of how many bytes."""
 
     @property
     def is_active(self) -> bool:

@@ -48,8 +48,8 @@ VERBS: Final = (
 
 
 class Verbs(MutableMapping[str, click.Command]):
-    """Verbs by their names. To import the modules of all took 50 of the 400 ms of CPU that a daemon needs to start
-    (measured, 8293fc5)."""
+    """Verbs by their names. Their modules are imported one by one: all of them and this tree took 0.20 s of CPU at
+    8293fc5, for each command and each start of a daemon; one takes 0.06 s."""
 
     def __init__(self) -> None:
         self._made: dict[str, click.Command | None] = dict.fromkeys(VERBS)

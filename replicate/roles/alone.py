@@ -23,6 +23,9 @@ from replicate.model.start_command import stop_command
 from replicate.transfer.seed.install import seed_lock
 
 LOOK_S: Final = 0.02
+GIVING_WAY_S: Final = 5.0
+"""A primary that is fenced becomes a secondary by itself, just when somebody demotes it: that takes a moment. A seed or
+a replay takes longer, and is not waited for."""
 
 
 @contextmanager
@@ -37,7 +40,7 @@ def daemons_down(instance: Instance, what: str, *, by: str = "", patience_s: flo
     if by:
         patience_s = instance.config.daemon.stop_timeout_s
     with ExitStack() as stack:
-        stack.enter_context(seed_lock(instance))
+        stack.enter_context(seed_lock(instance, timeout_s=min(patience_s, GIVING_WAY_S)))
         stack.enter_context(asked_aside(instance.path, patience_s))
         deadline_s = time.monotonic() + patience_s
         for name in sorted(names - {by}):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -58,6 +59,8 @@ COPIES: Final = "seed"
 Progress = Callable[[str, int, int], None]
 """Called with a region's name, pages done and pages in all; whatever it raises ends the seed."""
 
+LOOK_S: Final = 0.02
+
 
 def silent(_region: str, _done: int, _pages: int) -> None:
     """A Progress that tells nobody."""
@@ -73,11 +76,15 @@ class Seeded:
 
 
 @contextmanager
-def seed_lock(secondary: Instance) -> Iterator[None]:
-    """One seed, replay or rebuild at a time. BusyError while another one is under way."""
+def seed_lock(secondary: Instance, *, timeout_s: float = 0.0) -> Iterator[None]:
+    """One seed, replay or rebuild at a time. BusyError while another one is under way, for `timeout_s` seconds."""
     lock = FileLock(secondary.locks_directory / "seed.lock")
+    deadline_s = time.monotonic() + timeout_s
     try:
-        if not lock.try_acquire():
+        while not lock.try_acquire():
+            if time.monotonic() < deadline_s:
+                time.sleep(LOOK_S)
+                continue
             raise BusyError(
                 f"another seed, replay, rebuild or change of role of {secondary.name} is under way",
                 where=str(lock.path),
