@@ -42,7 +42,7 @@ _ORIGIN: Final = itemgetter(4)
 _NUMBER: Final = itemgetter(5)
 
 
-class _Part:
+class _Written:
     """Rows of one origin's transactions up to its number `last`."""
 
     __slots__ = ("count", "last", "rows")
@@ -67,7 +67,7 @@ class UnstampedRows:
         self._definition = definition
         self._is_shared = is_shared
         self._walked = walked
-        self._parts: dict[int, deque[_Part]] = {}
+        self._parts: dict[int, deque[_Written]] = {}
         """By origin, in the order of its transactions."""
         self._keys: dict[tuple[Any, Any, Any], list[Callable[[Any], Any]]] = {}
         """What gives the key, or both, of a change with that op, table and argument; nothing of what is no such row."""
@@ -134,7 +134,7 @@ class UnstampedRows:
         for origin, some in by_origin.items():
             parts = self._parts.setdefault(origin, deque())
             if not parts or parts[-1].count > PART_ROWS:
-                parts.append(_Part())
+                parts.append(_Written())
             part, rows = parts[-1], self.rows_of(changes_by_columns(some), _numbers_of(some))
             for table_id, keys in rows.items():
                 part.rows.setdefault(table_id, {}).update(keys)
@@ -200,8 +200,9 @@ class UnstampedRows:
 
 
 def _of_both(keys: Mapping[Any, int], known: Mapping[Any, int]) -> list[int]:
-    """What is known of those keys."""
-    return [] if keys.keys().isdisjoint(known) else [known[key] for key in keys.keys() & known.keys()]
+    """What is known of those keys. (Of a dictionary itself `isdisjoint` would look at each key, not at those of the
+    smaller one.)"""
+    return [] if keys.keys().isdisjoint(known.keys()) else [known[key] for key in keys.keys() & known.keys()]
 
 
 def _numbers_of(bodies: Sequence[Sequence[Any]]) -> list[int]:

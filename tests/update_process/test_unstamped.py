@@ -146,7 +146,8 @@ def history(directory: Path, seed: int) -> tuple[Any, ...]:
     return three.rows("a"), [lost(three, name) for name in "abc"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
 def test_histories_come_to_what_they_come_to_with_all_stamped(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
