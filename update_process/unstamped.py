@@ -120,26 +120,30 @@ class UnstampedRows:
                     bodies = decode_batch(found.data, tuples=True)[2::3]
                     if Kind.RESTATED in map(_KIND, bodies):
                         return False
-                    held += self.add(bodies)
+                    held += self.add([body for body in bodies if body[5] > stable.get(body[4], 0)])
                 if held > ROWS_MAX or self._bytes > 2 * self._bytes_max:
                     return False
         return True
 
     def add(self, bodies: Sequence[Sequence[Any]]) -> int:
         """The rows of decoded transactions, in their order; how many they are, or more."""
-        count = 0
-        by_origin: dict[int, Sequence[Any]] = {bodies[0][4]: bodies}
-        if len(origins := set(map(_ORIGIN, bodies))) > 1:
-            by_origin = {one: [body for body in bodies if body[4] == one] for one in origins}
+        count, origins = 0, set(map(_ORIGIN, bodies))
+        by_origin = {
+            one: [body for body in bodies if body[4] == one] if len(origins) > 1 else bodies for one in origins
+        }
         for origin, some in by_origin.items():
+            rows = self.rows_of(changes_by_columns(some), _numbers_of(some))
+            if not (added := sum(map(len, rows.values()))):
+                continue
             parts = self._parts.setdefault(origin, deque())
             if not parts or parts[-1].count > PART_ROWS:
                 parts.append(_Written())
-            part, rows = parts[-1], self.rows_of(changes_by_columns(some), _numbers_of(some))
+            part = parts[-1]
             for table_id, keys in rows.items():
                 part.rows.setdefault(table_id, {}).update(keys)
-            part.count += (added := sum(map(len, rows.values())))
-            part.last = some[-1][5]
+            part.count += added
+            # Of its rows: what comes after them and only tells what its writer has seen is told of by nobody.
+            part.last = max(number for keys in rows.values() for number in keys.values())
             count += added
         return count
 
@@ -158,9 +162,9 @@ class UnstampedRows:
         rows: RowKeys = {}
         kinds = list(zip(changes.ops, changes.table_ids, changes.arguments, strict=True))
         numbers = numbers or [0] * len(kinds)
-        if len(set(kinds)) == 1:
-            for key in self._keys_of(kinds[0]):
-                rows.setdefault(kinds[0][1], {}).update(zip(map(key, changes.values), numbers, strict=True))
+        if len(set(kinds)) == 1 and len(keys := self._keys_of(kinds[0])) < 2:  # with two a row may be of both
+            for key in keys:
+                rows[kinds[0][1]] = dict(zip(map(key, changes.values), numbers, strict=True))
             return rows
         for kind, values, number in zip(kinds, changes.values, numbers, strict=True):
             for key in self._keys_of(kind):

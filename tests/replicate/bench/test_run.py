@@ -133,6 +133,6 @@ def test_the_command_says_what_was_found(tmp_path: Path, monkeypatch: pytest.Mon
             {"what": "catch_up", "figure": 450_000, "unit": "transactions/s", "beside": "beside it"}
         ]
     else:
-        assert "catch_up                       450,000  transactions/s    beside it" in result.stdout
+        assert "catch_up  450,000  transactions/s  beside it" in result.stdout
         assert "a processor, 2 cores, load 0.5 before; 9.5 s" in result.stdout
         assert "Python 3.11.2 (/usr/bin/python3.11, GCC 12.2.0)" in result.stdout

@@ -54,7 +54,7 @@ def test_who_takes_its_role_back_does_not_apply_what_it_never_undid(
     sites.exchange()
     run(sites.primary, ["DELETE FROM loose WHERE x = 0"])
     assert command(["-i", str(sites.primary.path), "lost", "apply", str(path), "--dry-run"]) == 0
-    assert f"{LOST} are in this history already, and are not applied again" in capsys.readouterr().out
+    assert f"{LOST} are in this history already, and would not be applied again" in capsys.readouterr().out
     assert command(["-i", str(sites.primary.path), "lost", "list"]) == 0, "nothing waits, though nobody settled it"
     assert f"0 of {LOST} wait; {LOST} are in this history already, and need nothing" in capsys.readouterr().out
     assert waiting(sites.primary) == []

@@ -22,6 +22,7 @@ from replicate.admin.regions import add_region
 from replicate.admin.release import release_region
 from replicate.admin.removal import remove_instance
 from replicate.compare.compare import digest
+from replicate.daemon import own_introduction
 from replicate.door.recovery.opening import SEEDING_MARKER, is_seeded, make_chain
 from replicate.errors import PeerUnreachableError, ReplicateError, TryAgainError, WrongInstanceError
 from replicate.instance.consumers import Consumer, read_hold, write_consumer
@@ -32,7 +33,6 @@ from replicate.transfer.seed.incoming import SOCKET_NAME, Incoming, IncomingFile
 from replicate.transfer.seed.install import Seeded
 from replicate.transfer.seed.make import make_seed
 from replicate.transfer.seed.request import SeedFailedError, seed_over_connection
-from replicate.wire import message
 from replicate.wire.message import SeedStart
 from tests.harness.certificates import Authority
 from tests.harness.pair import Pair, work_all
@@ -297,8 +297,7 @@ async def test_nobody_is_connected_or_somebody_else_is(pair: Pair) -> None:
 
 @pytest.mark.trio
 async def test_a_source_of_an_older_release_is_not_asked(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, *others = message.Introduction.__init__.__defaults__ or ()
-    monkeypatch.setattr(message.Introduction.__init__, "__defaults__", (("zstd",), *others))
+    monkeypatch.setattr(own_introduction, "FEATURES", ("zstd",))
     async with site(pair) as both:
         error = await both.fails(SeedFailedError, "cannot send a seed over the connection")
         assert "seed --to-file FILE --for west" in str(error)
