@@ -53,8 +53,8 @@ def turn_back(
 
 
 def settle(instance: Instance) -> bool:
-    """All that it had is back: it takes writes again; False when it does already. Raises what opening the door
-    raises."""
+    """All that it had is back: it takes writes again; False when it does already. Raises what `standing_still` raises:
+    it waits still then."""
     instance.reload()
     if not instance.is_supplier:
         raise ConfigurationError(
@@ -68,7 +68,8 @@ def settle(instance: Instance) -> bool:
         if was_shared(instance):
             _settle_shared(instance, door)
         else:
-            _settle(instance, door)
+            with standing_still(instance, LOCK_TIMEOUT_S):  # its record has a number, which a batch has reckoned with
+                _settle(instance, door)
     return True
 
 
@@ -81,7 +82,7 @@ def _settle(instance: Instance, door: Door) -> None:
 
 def _settle_shared(instance: Instance, door: Door) -> None:
     """Rows that wait still are removed before: an application does not see them, and might give one its key."""
-    with door.locked():
+    with standing_still(instance, LOCK_TIMEOUT_S), door.locked():
         begin_incarnation(door)  # so that all know whose transaction comes
     session = ApplySession(door)
     rows = session.merging()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from replicate.dbapi import OperationalError
-from replicate.door.lock import CommitLock
-from replicate.errors import ConfigurationError, DivergedError, PeerRefusedError, TurnedBackError
+from replicate.errors import BusyError, ConfigurationError, DivergedError, PeerRefusedError, TurnedBackError
 from replicate.instance.instance import Instance
+from replicate.roles import restored
 from replicate.roles.restored import settle, turn_back
 from replicate.roles.supplier import convert
+from replicate.system.locks import FileLock
 from replicate.transfer.seed.direct import seed
 from tests.harness.instances import lose_pool
 from tests.harness.pair import Pair
@@ -223,28 +225,48 @@ def test_a_settling_that_was_killed_is_done_again(two: Suppliers, place: str) ->
     two.assert_converged()
 
 
-def test_who_waits_for_the_lock_commits_behind_the_record_that_opens_the_incarnation(
+def test_who_waits_for_the_lock_commits_after_the_record_that_opens_the_incarnation(
     two: Suppliers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time that the lock is free an application tries at once: whoever gets it must be able to say who wrote."""
     turn_back(two.by["b"])
-    free, tried = CommitLock.give_up, list[bool]()
+    free, tried = FileLock.close, list[bool]()
 
-    def give_up(self: CommitLock) -> None:
+    def close(self: FileLock) -> None:
         free(self)
-        if not tried and not two.by["b"].content.is_restoring:
+        if self.path.name == "region-0.lock" and not tried and not two.by["b"].content.is_restoring:
             tried.append(True)
             two.write("b", 1)
 
-    monkeypatch.setattr(CommitLock, "give_up", give_up)
+    monkeypatch.setattr(FileLock, "close", close)
     assert settle(two.by["b"])
     assert tried
-    monkeypatch.setattr(CommitLock, "give_up", free)
+    monkeypatch.setattr(FileLock, "close", free)
     two.by["b"].reload()
     two.write("b", 1)
     two.level()
     two.assert_converged()
     assert len(two.rows("a")["tb"]) == 2
+
+
+@pytest.mark.parametrize("make", [Suppliers.create, shared])
+def test_the_record_waits_for_a_batch_that_is_being_applied(
+    make: Callable[[Path], Suppliers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the number that a batch begins with and its commit no other transaction gets one."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    monkeypatch.setattr(restored, "LOCK_TIMEOUT_S", 0.05)
+    two = make(tmp_path)
+    turn_back(two.by["b"])
+    with two.session("b") as session:
+        session.begin()
+        before = two.last_seqno("b")
+        with pytest.raises(BusyError):
+            settle(two.by["b"])
+        assert two.last_seqno("b") == before
+        session.rollback()
+    assert settle(two.by["b"])
+    assert two.last_seqno("b") > before
 
 
 def test_what_it_wrote_beside_others_is_merged_once_more_as_it_comes_back(

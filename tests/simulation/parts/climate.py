@@ -8,10 +8,10 @@ Guarantees: everything follows from the dice. Leaves to others: what a fault doe
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from replicate.limits import PARTITION_NONE
+from replicate.limits import PARTITION_NONE, ROWS_BYTES_MAX
 from replicate.model.wish import TableWish
 from tests.simulation.climate import Climate
 
@@ -19,6 +19,8 @@ PARTITIONS: Final = 4
 """They are 1 to 4; tables are in the first three, or in NONE, at the beginning."""
 Placed = tuple[int, int]
 """Of a table: number of its region, and its partition."""
+SPAN_BYTES: Final = 36
+"""Of a condition for each span, and a little for the table."""
 ROWS_BEGIN: Final = 1000
 """Rows that are written in a world have identities from there on."""
 
@@ -119,8 +121,10 @@ class PartsClimate(Climate):
 
 
 def draw_chosen(dice: random.Random, tables: int) -> tuple[tuple[int, Chosen], ...]:
-    """Of some of that many tables what comes."""
-    return tuple((number, _chosen(dice)) for number in range(tables) if dice.random() < 0.6)
+    """Of some of that many tables what comes, as far as a secondary may ask for it."""
+    chosen = [(number, _chosen(dice)) for number in range(tables) if dice.random() < 0.6]
+    most = ROWS_BYTES_MAX // (SPAN_BYTES * max(1, len(chosen)))
+    return tuple((number, replace(one, spans=one.spans[:most])) for number, one in chosen)
 
 
 def _chosen(dice: random.Random) -> Chosen:

@@ -13,7 +13,7 @@ Refuses to know: how many worlds there are (../campaign.py), what is planted (fe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from replicate.door.primary import RegionSession
@@ -71,20 +71,23 @@ class FenceOracle(SupplierOracle):
             self.of_schema.add((written.origin, written.origin_seqno, written.chain))
         return written
 
-    def _is_somewhere(self, origin: int, number: int) -> bool:
-        return any(site.places.get(origin, (0, 0))[0] >= number for site in self.sites.values())
+    def check_schema(self, alive: Collection[str]) -> None:
+        """A change of the schema stands beside nothing that one of those `alive` has: what one that is gone for good
+        has alone is lost."""
+        places = [self.sites[name].places for name in alive]
 
-    def check_schema(self) -> None:
-        """A change of the schema stands beside nothing."""
+        def is_somewhere(origin: int, number: int) -> bool:
+            return any(one.get(origin, (0, 0))[0] >= number for one in places)
+
         for origin, number, chain in self.of_schema:
             known = self.truth.get((origin, number))
             if known is None or known.chain != chain or (origin, number) not in self.pasts:
                 continue  # it was lost before anybody had it
-            if not self._is_somewhere(origin, number):
+            if not is_somewhere(origin, number):
                 continue
             past = self.pasts[origin, number]
             for (other, other_number), one in self.truth.items():
-                if not self._is_somewhere(other, other_number):
+                if not is_somewhere(other, other_number):
                     continue
                 if other == origin or not (one.changes or (other, other_number, one.chain) in self.of_schema):
                     continue
@@ -121,7 +124,7 @@ class FenceWorld(SupplierWorld):
         """As there, and nobody stands aside."""
         if not super().is_level():
             return False
-        self.oracle.check_schema()
+        self.oracle.check_schema([one.name for one in self._alive()])
         fences = [host.regions[0].content.writers.fences for host in self._alive() if host.regions[0].content]
         retired = [host.regions[0].content.writers.retired for host in self._alive() if host.regions[0].content]
         return not any(one.open(gone) for one, gone in zip(fences, retired, strict=True))
@@ -129,7 +132,7 @@ class FenceWorld(SupplierWorld):
     def look(self, host: Host, door: Any, last_seqno: int) -> None:
         """As there, and no change of the schema stands beside anything."""
         super().look(host, door, last_seqno)
-        self.oracle.check_schema()
+        self.oracle.check_schema([one.name for one in self._alive()])
 
     def count_figures(self) -> None:
         """As there."""
