@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,6 +14,9 @@ from replicate.cli.words import instances
 if TYPE_CHECKING:
     from replicate.admin.join_plan import PlannedStep
     from replicate.instance.instance import Instance
+
+BEGINS_AGAIN_S: Final = 3.0
+LOOK_S: Final = 0.05
 
 
 @click.group(cls=Noun)
@@ -198,7 +202,11 @@ def _primary_restored(opened: Instance, *, force: bool, yes: bool, timeout_s: fl
 
 
 def _receives(opened: Instance) -> bool:
-    """Whether a line may bring something now."""
+    """Whether a line may bring something now: the Receiver Server runs, or does in a moment: it begins again where the
+    role has changed."""
     from replicate.daemon.files import DaemonFiles
 
-    return DaemonFiles(opened.path, "receiver").lock.probe() is not None
+    lock, deadline_s = DaemonFiles(opened.path, "receiver").lock, time.monotonic() + BEGINS_AGAIN_S
+    while (running := lock.probe()) is None and time.monotonic() < deadline_s:
+        time.sleep(LOOK_S)
+    return running is not None
