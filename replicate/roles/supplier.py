@@ -117,6 +117,12 @@ def _check(instance: Instance) -> Writers:
             where=str(instance.path),
             do="Put the tables into one database; or make an instance of each",
         )
+    if instance.content.is_restoring and not instance.is_supplier:
+        raise ConfigurationError(
+            f"{instance.name} was restored from an older state, and waits until others have brought back what it had",
+            where=str(instance.path),
+            do=f"First: replicate -i {instance.named} replica restore",
+        )
     if instance.content.successor is not None and not instance.is_supplier and instance.role == "primary":
         raise ConfigurationError(
             f"{instance.name} takes no writes: {instance.content.successor}", where=str(instance.path)

@@ -25,6 +25,7 @@ from replicate.instance.instance import Instance
 from replicate.roles.getting_back import NAME, ask, begun_since, settle_answers
 from replicate.roles.role import become_primary, become_secondary
 from replicate.roles.rollback import rollback
+from replicate.roles.supplier import convert
 from replicate.roles.verdict import SourceVerdict, note_verdict
 from replicate.status.collect import collect
 from replicate.transfer.packet.export import PACKET_BYTES_MIN, ExportRun, signer_of
@@ -285,6 +286,14 @@ def test_without_what_is_waited_for(backed: Backed) -> None:
     east = Instance.open(backed.east)
     assert (east.role, east.content.is_restoring) == ("primary", False)
     backed.write(backed.east, 1)
+
+
+def test_one_that_waits_becomes_no_supplier(backed: Backed) -> None:
+    assert backed.command() == 1
+    with pytest.raises(ConfigurationError, match="waits until others have brought back what it had"):
+        convert(Instance.open(backed.east), "supplier", timeout_s=1)
+    backed.answer()
+    assert backed.command() == 0
 
 
 def test_who_has_nothing_to_get_back_is_refused(backed: Backed) -> None:
