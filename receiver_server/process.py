@@ -40,7 +40,7 @@ from replicate.instance.instance import Instance
 from replicate.roles.encounters import Encounters
 from replicate.security.authenticate import LISTEN, Authenticated, Authenticator
 from replicate.settings.load import Address, parse_address
-from replicate.status.partition_figures import CopyFigures
+from replicate.status.partition_figures import PartitionFigures, in_copy
 from replicate.wire.introduction import reason_of
 from replicate.wire.message import UpdateState
 
@@ -187,7 +187,7 @@ class ReceiverServer:
         await self.seeds.listen()
         source.tell(WAITING)
         context.figures, context.why_not_ready = source.metrics, source.why_not_ready
-        context.from_files = CopyFigures(source.instance.path).look
+        context.from_files = PartitionFigures(source.instance.path, in_copy).look
         context.ready(f"{WAITING} on {address}")
         try:
             async with trio.open_nursery() as nursery:

@@ -500,7 +500,7 @@ class SourceConnection:
                     found = self._selected(selection, found)
                 self.link.check_known(found.data)
                 await self._pass_on(found)
-                if selection is not None and not isinstance(selection, PartitionSelection):
+                if selection is not None:
                     selection.check()
                 continue
             if selection is not None:

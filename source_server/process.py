@@ -43,7 +43,7 @@ from replicate.roles.fence import own_takeovers
 from replicate.roles.succession import Other
 from replicate.security.authenticate import Authenticated, Authenticator
 from replicate.settings.load import Address
-from replicate.status.partition_figures import RecordFigures
+from replicate.status.partition_figures import PartitionFigures, in_records
 from replicate.wire.event import Closed, CloseReason
 from replicate.wire.introduction import reason_of
 from replicate.wire.message import RefuseCode
@@ -254,7 +254,7 @@ class SourceServer:
             consumer.takeovers = await trio.to_thread.run_sync(own_takeovers, consumer.door)
         consumer.tell(PASSIVE if consumer.mode.is_passive else WAITING, last_error=None)
         context.figures, context.why_not_ready = consumer.metrics, consumer.why_not_ready
-        context.from_files = RecordFigures(consumer.instance.path).look
+        context.from_files = PartitionFigures(consumer.instance.path, in_records).look
         context.ready(consumer.activity)
         try:
             async with trio.open_nursery() as nursery:

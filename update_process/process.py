@@ -47,7 +47,7 @@ from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbell
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceivePool
 from replicate.roles.restored import turn_back
-from replicate.status.partition_figures import RecordFigures
+from replicate.status.partition_figures import PartitionFigures, in_records
 from update_process.applier import Applier
 from update_process.figures import known_of_source, measured, why_not_ready
 from update_process.hook_keeper import begin_telling, keep_hook
@@ -184,7 +184,7 @@ class _Driver:
         context = self._context
         context.status("waiting for the Receiver Server", last_applied_seqno=self._session.position.last_seqno)
         context.figures, context.why_not_ready = self._figures, self._why_not_ready
-        context.from_files = RecordFigures(self._session.door.instance.path).look
+        context.from_files = PartitionFigures(self._session.door.instance.path, in_records).look
         context.ready("waiting for the Receiver Server")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.reporting.run)

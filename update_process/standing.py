@@ -34,7 +34,7 @@ class StandingAside:
         the region, the next call says it."""
         for _ in (FIRST, SECOND):
             writers = self._parting.writers
-            if not writers.fences.open(writers.retired) or not self._takes_writes():
+            if not writers.fences.open(writers.retired) or not self._door.instance.takes_writes_now():
                 return
             for one in writers.fences.to_stand(self._own, asked_to_stand(self._door, writers), writers.retired):
                 try:
@@ -42,10 +42,3 @@ class StandingAside:
                 except BusyError:
                     return
             self._parting.look()
-
-    def _takes_writes(self) -> bool:
-        """Not while this one has not got back what it had before it was restored."""
-        instance = self._door.instance
-        if not instance.takes_writes:
-            instance.reload()  # another process may have settled that
-        return instance.takes_writes

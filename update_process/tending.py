@@ -126,7 +126,7 @@ class Tending:
             raise
         if not is_news(session.door):
             self._untold = 0
-        elif not self._takes_writes():
+        elif not session.door.instance.takes_writes_now():
             return  # it was restored: it tells once all that it had is back
         elif self._untold and (at_once or now_s - self._since_s >= self._tell_seen_s):
             try:
@@ -134,12 +134,6 @@ class Tending:
             except (BusyError, ClockAheadError):
                 return
             self._untold = 0
-
-    def _takes_writes(self) -> bool:
-        instance = self._session.door.instance
-        if not instance.takes_writes:
-            instance.reload()  # another process may have settled that
-        return instance.takes_writes
 
 
 def awaited_next(

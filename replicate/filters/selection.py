@@ -95,6 +95,9 @@ class PartitionSelection:
         """Whether all rows of that table go, as they are."""
         return self.wants(definition.partition)
 
+    def check(self) -> None:
+        """As RowSelection's, which may have to stop; this one never has."""
+
     def take(self, batch: FrameBatch) -> FrameBatch:
         """The batch as it goes; the same one when all of it does. JournalDamagedError for a table that nobody has
         defined."""

@@ -627,6 +627,13 @@ class Instance:
             self._partitions_stamp = stamp
         return self.content.partitions
 
+    def takes_writes_now(self) -> bool:
+        """Whether it takes writes, as the process that has settled that last has left it: the file is read again only
+        while it does not."""
+        if not self.takes_writes:
+            self.reload()
+        return self.takes_writes
+
     def change_partitions(self, change: Callable[[Partitions], Partitions]) -> Partitions:
         """Have other partitions from now on: what `change` makes of those that are there, and what it raises."""
         with self._changing() as content:

@@ -5,8 +5,8 @@ a comment that names it, in the same journal frame as its rows, and the journal 
 what is settled may be older; nor is one that this history has had all along. The whole before-image of every row must
 match, or the transaction is a conflict and nothing of it stands, unless it was asked for otherwise. A transaction over
 several regions is tried in all of them before the first one commits; it is committed in one after the other.
-Leaves to others: where the rows meet the database (region/sqlite/apply/put_back.py), reading the file (read.py).
-Leaves to others: the command line.
+Leaves to others: where the rows meet the database (region/sqlite/apply/put_back.py), reading the file (read.py), the
+command line.
 """
 
 from __future__ import annotations

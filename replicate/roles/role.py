@@ -6,8 +6,8 @@
 Guarantees: each step does no harm when the next one never comes, so a change that was killed anywhere left the old role
 or the new one, and doing it again ends the same; no transaction is given a number, or applied, from the moment that the
 locks are held; the process that has the instance open learns of the change by its retired pool and its risen
-incarnation. Leaves to others: daemons (alone.py), whether the change should be made (takeover.py), and how what was
-received is applied. Leaves to others: the other site."""
+incarnation. Leaves to others: daemons (alone.py), whether the change should be made (takeover.py), how what was
+received is applied, and the other site."""
 
 from __future__ import annotations
 

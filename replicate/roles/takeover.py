@@ -3,7 +3,7 @@
 Guarantees: what was received is applied before an instance becomes primary, or it is in a file first; a promotion
 beside a primary that was heard a moment ago is refused; every refusal comes before the role is touched; a command that
 was killed is finished by the same command. Daemons that run stand aside, and follow the new role.
-Leaves to others: the change itself (role.py). Leaves to others: the other site, but for what it last said.
+Leaves to others: the change itself (role.py); the other site, but for what it last said.
 """
 
 from __future__ import annotations

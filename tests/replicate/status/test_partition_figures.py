@@ -10,7 +10,7 @@ import pytest
 from replicate.admin.partitions import assign, create
 from replicate.admin.subscriptions import add, remove, set_
 from replicate.compare.scr import array_of
-from replicate.status.partition_figures import CopyFigures, RecordFigures
+from replicate.status.partition_figures import PartitionFigures, in_copy, in_records
 from replicate.transfer.seed.incoming import seed_directory
 from replicate.transfer.seed.partition import loading
 from tests.harness.packets import export, take
@@ -34,7 +34,7 @@ def write(pair: Pair, *tables: str) -> int:
 
 
 def test_both_sites_tell_the_same_number_where_the_partition_is_level(pair: Pair) -> None:
-    here, there = RecordFigures(pair.primary.path), RecordFigures(pair.secondary.path)
+    here, there = PartitionFigures(pair.primary.path, in_records), PartitionFigures(pair.secondary.path, in_records)
     for name, table in (("sales", "account"), ("stock", "entry")):
         create(pair.primary, name)
         create(pair.secondary, name)
@@ -58,12 +58,15 @@ def test_both_sites_tell_the_same_number_where_the_partition_is_level(pair: Pair
 def test_who_has_no_partitions_has_no_figures(pair: Pair) -> None:
     pair.seed()
     write(pair, "account")
-    for look in (RecordFigures(pair.primary.path), RecordFigures(pair.directory / "nowhere")):
+    for look in (
+        PartitionFigures(pair.primary.path, in_records),
+        PartitionFigures(pair.directory / "nowhere", in_records),
+    ):
         assert look.look() == {}
 
 
 def test_a_copy_is_counted_as_far_as_it_has_come(pair: Pair) -> None:
-    look = CopyFigures(pair.secondary.path)
+    look = PartitionFigures(pair.secondary.path, in_copy)
     for instance in (pair.primary, pair.secondary):
         create(instance, "sales")
     assign(pair.primary, "sales", ["account"])
