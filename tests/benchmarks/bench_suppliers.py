@@ -7,10 +7,11 @@ Run: python -m tests.benchmarks.bench_suppliers [--transactions N] [--rounds N] 
 Real processes, real TCP over loopback, values of 100 bytes. `secondary` is one primary and its secondary, and is what
 the others are compared with. In each round every case has its turn, on a street of its own.
 
-Prints a JSON line for each case, or with `--table` a table: transactions a second from the first one applied until all
-are, of both sites together where both have written (of a short backlog from the start of the Source Servers). Nothing
-is asserted. `--peers postgresql` has two nodes of PostgreSQL that both write take their turns
-(peer_pglogical.py); their figures are from the start.
+Prints a JSON line for each case, or with `--table` a table: transactions a second until all are applied, of both sites
+together where both have written; from the first one applied, and from the start of the Source Servers. Each ratio is of
+two figures of one kind. A supplier of which the other one writes takes a backlog in few batches: compare it from the
+start, with a backlog beside which starting counts little. Nothing is asserted. `--peers postgresql` has two nodes of
+PostgreSQL that both write take their turns (peer_pglogical.py); their figures are from the start, and so is that ratio.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import replicate
 from replicate.bench.catch_up import VALUE_BYTES, catch_up
@@ -35,8 +36,16 @@ from tests.benchmarks import peer_pglogical, report
 from tests.benchmarks.street_bench import machine, make_database
 
 LOOK_S: Final = 0.01
-CASES: Final = ("secondary", "one writes", "both write", "one table", "same rows")
 SETTINGS: Final = '[journal]\ndurability = "off"\n'
+CASES: Final = ("secondary", "one writes", "both write", "one table", "same rows")
+
+
+class Rates(NamedTuple):
+    """Transactions a second. `from_first`: from the first one that was seen to be applied; 0 where all were by then, as
+    where one batch has them all."""
+
+    from_first: float
+    from_start: float
 
 
 def write(instance: Path, table: str, count: int, first: int = 1) -> int:
@@ -96,8 +105,8 @@ def are_level(first: Path, second: Path) -> bool:
     return compare_ruvs(ruv_of(Instance.open(first)), ruv_of(Instance.open(second))).is_level
 
 
-def measure_case(case: str, count: int, directory: str | None) -> float:
-    """Transactions a second."""
+def measure_case(case: str, count: int, directory: str | None) -> Rates:
+    """What a case gives."""
     with tempfile.TemporaryDirectory(prefix="bench-suppliers-", dir=directory) as name:
         bench = Bench(Path(name), settings=SETTINGS, secondary_settings=SETTINGS)
         try:
@@ -117,13 +126,13 @@ def measure_case(case: str, count: int, directory: str | None) -> float:
             bench.close()
 
 
-def _alone(bench: Bench, second: Path, count: int) -> float:
+def _alone(bench: Bench, second: Path, count: int) -> Rates:
     done = catch_up(bench, second, write(bench.primary, "item", count), count)
-    return float(done["from_first"] or done["from_start"])
+    return Rates(float(done["from_first"]), float(done["from_start"]))
 
 
-def _both_write(bench: Bench, first: Path, second: Path, count: int, case: str) -> float:
-    """Both have written while they were cut: transactions a second of both, from the first one applied anywhere."""
+def _both_write(bench: Bench, first: Path, second: Path, count: int, case: str) -> Rates:
+    """Both have written while they were cut: of both sites together, from the first one applied anywhere."""
     receive(bench, first, second)
     send(bench, first, second)
     wait_for(partial(are_level, first, second), "both know each other", look_s=0.2)
@@ -147,31 +156,35 @@ def _both_write(bench: Bench, first: Path, second: Path, count: int, case: str) 
         ended = wait_for(lambda: one.applied_seqno + other.applied_seqno >= wanted, "both have all", look_s=LOOK_S)
         starting.result()
     cut(bench, first, second)
-    return (wanted - applied) / (ended - since) if applied < wanted else 2 * count / (ended - begun)
+    return Rates((wanted - applied) / (ended - since) if applied < wanted else 0.0, 2 * count / (ended - begun))
 
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """A line for each case."""
     facts = machine()
-    found: dict[str, list[float]] = {case: [] for case in CASES}
+    found: dict[str, list[Rates]] = {case: [] for case in CASES}
     theirs: dict[str, list[float]] = {case: [] for case in CASES if arguments.peers and case != "secondary"}
     for _ in range(arguments.rounds):
         for case in CASES:
             found[case].append(measure_case(case, arguments.transactions, arguments.directory))
             if case in theirs:
                 theirs[case].append(peer_pglogical.catch_up(case, arguments.transactions, VALUE_BYTES))
-    middle = {case: statistics.median(rates) for case, rates in found.items()}
+    middle = {case: Rates(*map(statistics.median, zip(*rates, strict=True))) for case, rates in found.items()}
     peer = {case: statistics.median(rates) for case, rates in theirs.items()}
     return [
         report.line(
             "suppliers",
             unit="transactions/s",
-            figure={"rate": round(middle[case], 1)},
+            figure={what: round(rate, 1) for what, rate in middle[case]._asdict().items()},
             settings={"count": arguments.transactions, "rounds": arguments.rounds},
             facts=facts,
             case=case,
-            ratio_to_secondary={"rate": round(middle[case] / middle["secondary"], 2)} if middle["secondary"] else {},
-            **(_beside(middle[case], peer[case]) if case in peer else {}),
+            ratio_to_secondary={
+                what: round(rate / base, 2)
+                for (what, rate), base in zip(middle[case]._asdict().items(), middle["secondary"], strict=True)
+                if rate and base
+            },
+            **(_beside(middle[case].from_start, peer[case]) if case in peer else {}),
         )
         for case in CASES
     ]

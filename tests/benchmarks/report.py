@@ -185,12 +185,14 @@ def _partitions(one: Line) -> Row:
 
 
 def _suppliers(one: Line) -> Row:
-    ratio = one["ratio_to_secondary"].get("rate")
-    beside = [] if ratio is None else [f"{ratio:.2f} × a secondary"]
+    names = {"from_first": "", "from_start": " from the start"}
+    beside = [f"{ratio:.2f} × a secondary{names[what]}" for what, ratio in one["ratio_to_secondary"].items()]
     if "postgresql" in one:
         theirs = one["postgresql"]["from_start"]
         beside.append(f"{one['ratio_to_postgresql']:.2f} × PostgreSQL with pglogical ({theirs:,.0f})")
-    return f"suppliers: {one['case']}", ", ".join(beside), f"{one['figure']['rate']:,.0f} transactions/s"
+    figure = one["figure"]
+    rate = figure["from_first"] or figure["from_start"]
+    return f"suppliers: {one['case']}", ", ".join(beside), f"{rate:,.0f} transactions/s"
 
 
 def _packets(one: Line) -> Row:

@@ -66,12 +66,16 @@ def test_what_others_notice_of_the_patrol() -> None:
 
 
 def test_suppliers_beside_a_secondary_and_a_peer() -> None:
-    more = {"case": "one table", "ratio_to_secondary": {"rate": 0.2}}
+    more = {"case": "one table", "ratio_to_secondary": {"from_first": 0.2, "from_start": 0.25}}
+    figure = {"from_first": 100_000.0, "from_start": 90_000.0}
     beside = {"postgresql": {"from_start": 40_000.0}, "ratio_to_postgresql": 2.5}
-    what, ratio, text, _ = row_of("suppliers", {"rate": 100_000.0}, **more, **beside)
+    what, ratio, text, _ = row_of("suppliers", figure, **more, **beside)
     assert (what, text) == ("suppliers: one table", "100,000 transactions/s")
-    assert ratio == "0.20 × a secondary, 2.50 × PostgreSQL with pglogical (40,000)"
-    assert row_of("suppliers", {"rate": 100_000.0}, **more)[1] == "0.20 × a secondary"
+    both = "0.20 × a secondary, 0.25 × a secondary from the start"
+    assert ratio == f"{both}, 2.50 × PostgreSQL with pglogical (40,000)"
+    assert row_of("suppliers", figure, **more)[1] == both
+    one_batch = row_of("suppliers", {**figure, "from_first": 0.0}, case="x", ratio_to_secondary={"from_start": 0.25})
+    assert one_batch[1:3] == ["0.25 × a secondary from the start", "90,000 transactions/s"]
 
 
 def test_commit_beside_plain_sqlite_the_peer_the_floor_and_another_checkout() -> None:
