@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 import update_process.merging
 from replicate.door.door import Door
 from replicate.model.transaction import Op, mask_of
+from replicate.pool import control as word
 from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.row_stamps import key_of, read_merged
 from replicate.settings.table import UpdateConfig
 from tests.harness.suppliers import Suppliers, run, shared
 from update_process import supplied, unstamped
+from update_process.merging import Merging
+from update_process.routes import Routes
 from update_process.unstamped import UnstampedRows
 from update_process.window.columns import Changes
 
@@ -120,6 +123,27 @@ def test_an_idle_supplier_stamps_nothing_and_still_awaits_the_others(tmp_path: P
         applier.tell()
         assert list(applier.awaited()) == ["a"]
     assert stamped(two, "b") == 0
+
+
+def test_rows_that_everybody_has_are_not_held_for_what_merely_tells(tmp_path: Path) -> None:
+    """What tells what its writer has seen is told of by nobody: a part of rows does not wait for it."""
+    two = shared(tmp_path)
+    run(two, "b", "INSERT INTO ta VALUES (1, 'of b', 0)")
+    run(two, "a", "INSERT INTO ta VALUES (2, 'of a', 0)")
+    two.carry("a", "b")
+    two.tend("b")
+    with two.session("b") as session:
+        session.begin()
+        merging = Merging(session, Routes(session))
+        merging.begin()
+        known, absorbed, last_seqno = merging._unstamped, merging._rows.absorbed, session.position.last_seqno
+        places = {origin: last for origin, (last, _) in session.position.chains.items()}
+        own = int(session.door.words[word.OWN_ORIGIN])
+        assert known.look(absorbed, last_seqno, {})
+        assert known.holds
+        assert known.look(absorbed, last_seqno, {**places, own: places[own] - 1})
+        assert not known.holds
+        session.rollback()
 
 
 def history(directory: Path, seed: int) -> tuple[Any, ...]:
