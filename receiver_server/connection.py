@@ -128,7 +128,7 @@ class ReceiverConnection:
         flow = Flow(source.pool.memory.bytes, config.xoff_percent, config.xon_percent)
         told_by = source.filter.looked_at(config.filter_format)
         with suppress(ReplicateError):  # what needs the file says so
-            source.instance.partitions_now()
+            source.instance.look_again()
         me = introduction(source.instance, config.heartbeat_period_s, told_by, is_seeded=seeds.is_wanted)
         self.link = ReceiverLink(settings, flow, me, trio.current_time(), time.time_ns())
         self.drive = Drive(
@@ -292,7 +292,7 @@ class ReceiverConnection:
                 await trio.sleep(POUR_LOOK_S)
                 continue
             if self._seeds.is_wanted:
-                source.instance.partitions_now()
+                source.instance.look_again()
                 if self.link.me.rows != packed_rows(source.instance.content.rows):
                     self.end("which rows are wanted here has changed")
                     return
@@ -378,7 +378,7 @@ class ReceiverConnection:
 
     def _send_restart(self, found: Reference) -> None:
         source = self.source
-        source.instance.partitions_now()
+        source.instance.look_again()
         if not self._asks_for_rows():
             self.end("which rows are wanted here has changed")
             return
@@ -631,7 +631,7 @@ class ReceiverConnection:
         if link.is_closed:
             return
         if self.has_asked:
-            source.instance.partitions_now()
+            source.instance.look_again()
             if source.instance.content is not self._content and self._is_wanted_otherwise():
                 self.end("what is wanted here has changed")
                 return

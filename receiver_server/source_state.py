@@ -349,7 +349,7 @@ class SourceState:
         suppliers = self.suppliers
         if suppliers is None:
             return
-        self.instance.partitions_now()  # another process may have found it out
+        self.instance.look_again()  # another process may have found it out
         if not self.instance.content.is_restoring:
             suppliers.is_restoring = False
             return

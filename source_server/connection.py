@@ -14,6 +14,7 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -350,13 +351,9 @@ class SourceConnection:
         return content.partitions, content.held, content.held_rows, bound
 
     def _is_chosen_otherwise(self) -> bool:
-        """Whether that, or a partition's name, is not so any more. Cheap: the file is read when it has changed."""
-        instance = self.consumer.instance
-        instance.partitions_now()
-        if instance.content is self._content:
-            return False
-        self._content = instance.content
-        return self._chosen_by() != self._choice or instance.content.partitions.names != self._names
+        """Whether that, or a partition's name, is not so any more, now that something of the instance is not."""
+        self._content = self.consumer.instance.content
+        return self._chosen_by() != self._choice or self._content.partitions.names != self._names
 
     async def _through_filter(self, agreed: Agreed) -> Agreed:
         """The same start, of what the filter makes. FilterError, ConfigurationError."""
@@ -476,6 +473,9 @@ class SourceConnection:
     async def _fetch(self, reader: StreamReader, agreed: Agreed) -> None:
         consumer = self.consumer
         limit = consumer.settings.batch_bytes
+        # Asked once, not of each transaction: each call counts where one comes alone (bench_latency).
+        knows_all_kinds, instance = self.link.knows_all_kinds, consumer.instance
+        pass_on = self._offer if self._filtering is None else partial(self._pass_on, self._filtering)
         while True:
             found: FrameBatch | LargeTransaction | None
             if reader.needs_files:
@@ -486,7 +486,8 @@ class SourceConnection:
             if found is None:
                 await self._doorbell.wait(lambda: reader.has_news, IDLE_S)
                 continue
-            if self._is_chosen_otherwise():
+            instance.look_again()
+            if instance.content is not self._content and self._is_chosen_otherwise():
                 self.begin_again("which partitions go to this peer has changed")
                 return
             last = found.last_seqno if isinstance(found, FrameBatch) else found.seqno
@@ -498,8 +499,9 @@ class SourceConnection:
             if isinstance(found, FrameBatch):
                 if selection is not None:
                     found = self._selected(selection, found)
-                self.link.check_known(found.data)
-                await self._pass_on(found)
+                if not knows_all_kinds:
+                    self.link.check_known(found.data)
+                await pass_on(found)
                 if selection is not None:
                     selection.check()
                 continue
@@ -512,7 +514,7 @@ class SourceConnection:
             from_part = agreed.from_part if found.seqno == agreed.from_seqno else 0
             with closing(_pieces(found, from_part, limit)) as pieces:
                 while (piece := await trio.to_thread.run_sync(next, pieces, None)) is not None:
-                    await self._pass_on(piece)
+                    await pass_on(piece)
 
     @staticmethod
     def _unseen(unseen: Unseen, found: FrameBatch | LargeTransaction) -> FrameBatch | LargeTransaction:
@@ -541,11 +543,9 @@ class SourceConnection:
                     await self._filtering.take(item)
         self.consumer.reading.kept_back.note(selection.kept_back - before, 0)
 
-    async def _pass_on(self, item: FrameBatch | LargePiece) -> None:
-        filtering = self._filtering
-        if filtering is None:
-            await self._offer(item)
-        elif isinstance(item, FrameBatch):
+    @staticmethod
+    async def _pass_on(filtering: SourceFiltering, item: FrameBatch | LargePiece) -> None:
+        if isinstance(item, FrameBatch):
             await filtering.take(item)
         elif item.count:
             await filtering.take(StreamParts(item.seqno, item.token, item.first_part, item.count, item.data))

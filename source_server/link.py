@@ -220,12 +220,17 @@ class SourceLink(Link):
         """Whether the peer knows definitions that come without a statement."""
         return self._both_can(FEATURE_ELEMENTS)
 
+    @property
+    def knows_all_kinds(self) -> bool:
+        """Whether `check_known` has nothing to look at, as long as the connection stands."""
+        return self._both_can(FEATURE_FILTER) and self._both_can(FEATURE_PARTITIONS)
+
     def check_known(self, frames: bytes) -> None:
         """That the peer knows what kinds of frames these are. PeerRefusedError (TOO_OLD) when they hold a transaction
         told in other words, and its release knows none; of a peer that does, nothing is looked at."""
-        knows_words, knows_sections = self._both_can(FEATURE_FILTER), self._both_can(FEATURE_PARTITIONS)
-        if knows_words and knows_sections:
+        if self.knows_all_kinds:
             return
+        knows_words, knows_sections = self._both_can(FEATURE_FILTER), self._both_can(FEATURE_PARTITIONS)
         for _, head in walk(frames):
             if head.kind == Kind.MIXED and not knows_sections:
                 raise refusal(

@@ -65,7 +65,7 @@ _TABLE: Final = (
     Figure("patrol_verified_rows", "rows", "gauge", "Rows found equal by the last whole round of the patrol.",
            "receiver status log metric", "patrol_verified_rows"),
     Figure("patrol_age_s", "seconds", "gauge", "Seconds since the last whole round of the patrol began.",
-           "receiver status log metric", "patrol_age_seconds", digits=0),
+           "receiver log metric", "patrol_age_seconds", digits=0),  # an age in a status writes its file each second
     Figure("patrol_passed", "ranges", "gauge", "Ranges that it could not verify.",
            "receiver status log metric", "patrol_passed_ranges"),
     Figure("patrol_different", "ranges", "gauge", "Ranges of rows that differ from the source's, by the patrol.",
@@ -73,7 +73,7 @@ _TABLE: Final = (
     Figure("index_entries", "entries", "gauge", "Entries of indexes that the last whole round has looked at.",
            "source status log metric, receiver status log metric", "index_verified_entries"),
     Figure("index_age_s", "seconds", "gauge", "Seconds since the last whole round through the indexes began.",
-           "source status log metric, receiver status log metric", "index_age_seconds", digits=0),
+           "source log metric, receiver log metric", "index_age_seconds", digits=0),
     Figure("index_left_out", "indexes", "gauge", "Indexes that it could not look at, or not wholly.",
            "source status log metric, receiver status log metric", "left_out_indexes"),
     Figure("index_damaged", "indexes", "gauge", "Indexes, and generated columns, that are not as the rows have them.",

@@ -69,6 +69,7 @@ class ApplySession:
         checks raise. `lock_timeout_s`: longest wait for a region's lock (None: the setting update.lock_timeout_s)."""
         instance = door.instance
         self._way_out = instance.way_out
+        self._changed_do = f"Seed it again: {self._way_out}"
         self._lock_timeout_s = instance.config.update.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
         if not instance.receives:
             raise PermissionRefusedError(
@@ -166,7 +167,7 @@ class ApplySession:
             if self._shares:
                 self._follow_writers()
             for one in self._open:
-                one.region.begin(changed_do=f"Seed it again: {self._way_out}")
+                one.region.begin(changed_do=self._changed_do)
             for applier in self.rows.values():
                 applier.begin()
         except BaseException:
@@ -450,8 +451,7 @@ class ApplySession:
             if partition != PARTITION_STREAM
         ]
         for applier in self.rows.values():
-            applier.check_awaited()
-            applier.settle_own_counters()
+            applier.finish()
         slot = position.last_seqno if self._shares else 0
         for one in self._open:
             # A region is told by one thing only: by the ring where there is one.

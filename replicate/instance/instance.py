@@ -156,9 +156,9 @@ class Instance:
         self.named = shlex.quote(str(path) if named is None else named)
         """How a command line names it after -i: as its opener has."""
         self.config = config
-        self._partitions_stamp = (0, 0)
+        self._seen_stamp = (0, 0)
         self._file = os.fspath(path / FILE_NAME)
-        """Made once: `partitions_now` is asked for each transaction, and making the path costs more than the stat."""
+        """Made once: `look_again` is called for each transaction, and making the path costs more than the stat."""
         self._take(content)
 
     @classmethod
@@ -615,17 +615,20 @@ class Instance:
                 self._take(content)
 
     def partitions_now(self) -> Partitions:
-        """As the process that changed them last has left them. Raises what reading the file raises; cheap while
-        nobody has changed it."""
+        """As the process that changed them last has left them. Raises as `look_again`."""
+        self.look_again()
+        return self.content.partitions
+
+    def look_again(self) -> None:
+        """Have `content` as its last writer has left it: the same object while there was none. Raises as `reload`."""
         try:
             found = os.stat(self._file)
-        except OSError:  # gone, with all of the instance: what needs it says so
-            return self.content.partitions
+        except OSError:
+            return  # gone, with all of the instance: what needs it says so
         stamp = (found.st_ino, found.st_mtime_ns)
-        if stamp != self._partitions_stamp:
+        if stamp != self._seen_stamp:
             self.reload()
-            self._partitions_stamp = stamp
-        return self.content.partitions
+            self._seen_stamp = stamp
 
     def takes_writes_now(self) -> bool:
         """Whether it takes writes, as the process that has settled that last has left it: the file is read again only

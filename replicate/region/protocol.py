@@ -256,6 +256,9 @@ class RowsOfRegion(Protocol):
     def check_awaited(self) -> None:
         """At the end of a transaction: tables fit the definitions that came without a statement."""
 
+    def finish(self) -> None:
+        """Before COMMIT: `check_awaited`, and `settle_own_counters`."""
+
     def settle_sequences(self) -> None:
         """Before COMMIT: the counters are those of the primary."""
 

@@ -49,6 +49,9 @@ class ModelRows:
     def check_awaited(self) -> None:
         """No definition comes without its statement."""
 
+    def finish(self) -> None:
+        """Neither."""
+
     def settle_sequences(self) -> None:
         """The model's tables count no AUTOINCREMENT."""
 

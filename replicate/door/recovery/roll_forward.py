@@ -254,8 +254,7 @@ class _Redo:
             self._rows.begin()
             self._rows.seqno = seqno
             yield
-            self._rows.check_awaited()
-            self._rows.settle_own_counters()
+            self._rows.finish()
 
     def _scr(self, head: Head) -> list[ScrRow]:
         stream = ScrRow(head.origin, PARTITION_STREAM, head.origin_seqno, head.chain, head.csn, head.seqno)

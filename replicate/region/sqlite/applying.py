@@ -22,14 +22,14 @@ from replicate.region.sqlite.apply.rows import RowApplier
 from replicate.region.sqlite.bookkeeping import (
     APPLIED_FROM,
     read_state,
+    record_writer,
     schema_version,
     store_schema_version,
-    write_scr,
     write_slot,
     write_state,
 )
 from replicate.region.sqlite.feed import check_schema, let_others_in
-from replicate.region.sqlite.open import errno_of, open_region
+from replicate.region.sqlite.open import errno_of, open_region, translate
 from replicate.region.sqlite.open_region import Naming, OpenedFile
 from replicate.region.sqlite.partition_rows import beside, drop_some, take_checkpoint, take_rows
 from replicate.region.sqlite.schema_copy import ADDED_AS
@@ -44,6 +44,7 @@ class AppliedFile(OpenedFile):
     def __init__(self, path: str | os.PathLike[str], *, region: bytes) -> None:
         """Open the file of the region with that UUID. Raises as `open_region`."""
         super().__init__(open_region(path, applier=True, region=region), path, region)
+        self._raise_record = record_writer(self.connection)
 
     def errno_of(self, error: Exception) -> int:
         """The errno of an error of SQLite's that was just met; EIO where there is none."""
@@ -80,11 +81,12 @@ class AppliedFile(OpenedFile):
 
     def begin(self, *, changed_do: str) -> None:
         """Begin a transaction that writes. SchemaChangedError, with `changed_do` as the way out."""
-        with Naming(self.where):
+        try:  # as Naming does it, but written out, here and in `prepare`: a reader waits for what comes now
             self.connection.execute("BEGIN IMMEDIATE")
-        if check_schema(self.connection, do=changed_do):
-            with Naming(self.where):
+            if check_schema(self.connection, do=changed_do):
                 store_schema_version(self.connection)
+        except apsw.Error as error:
+            raise translate(error, where=self.where) from error
 
     def let_others_in(self) -> None:
         """As in feed.py."""
@@ -94,14 +96,17 @@ class AppliedFile(OpenedFile):
     def prepare(self, rows: Sequence[ScrRow], *, applied_from: int, defines: bool, slot: int = 0) -> None:
         """Raise the checkpoint records, and note the batch's first number (0: it is not noted). `defines`: the schema
         has changed. `slot`: the batch's last number, where the region has a ring as well; else 0."""
-        with Naming(self.where):
+        try:
             if defines:
                 store_schema_version(self.connection)
-            write_scr(self.connection, rows)
+            for row in rows:
+                self._raise_record(row.origin, row.partition, row.origin_seqno, row.chain, row.csn, row.seqno)
             if applied_from:
                 write_state(self.connection, APPLIED_FROM, applied_from)
             if slot:
                 write_slot(self.connection, slot, None)
+        except apsw.Error as error:
+            raise translate(error, where=self.where) from error
 
     def beside(self, copy: str | os.PathLike[str]) -> AbstractContextManager[None]:
         """As in partition_rows.py."""

@@ -48,6 +48,7 @@ _WRITE_SCR: Final = (
     "ON CONFLICT (origin, partition) DO UPDATE SET origin_seqno = excluded.origin_seqno, chain = excluded.chain, "
     "csn = excluded.csn, seqno = excluded.seqno WHERE excluded.seqno >= seqno AND excluded.origin_seqno >= origin_seqno"
 )
+_WRITE_STATE: Final = "INSERT OR REPLACE INTO {}._replicate_state (key, value) VALUES (?, ?)"
 OWN_STATEMENT: Final = apsw.SQLITE_PREPARE_PERSISTENT
 """Keeps a statement of ours apart in the statement cache from an application's of the same text, for which SQLite must
 ask the authorizer (guards.refuse_own)."""
@@ -308,8 +309,8 @@ RecordWriter = Callable[[int, int, int, int, int, int], None]
 
 
 def record_writer(connection: apsw.Connection, schema: str = "main") -> RecordWriter:
-    """`write_scr` of one row, bound to one kept cursor of the connection: a commit on a primary with partitions calls
-    it. `schema`: the name under which the region is attached."""
+    """`write_scr` of one row, bound to one kept cursor of the connection: each batch of a secondary calls it, and each
+    commit on a primary with partitions. `schema`: the name under which the region is attached."""
     execute = connection.cursor().execute
     changes = connection.changes
     text = _WRITE_SCR.format(quote(schema))
@@ -353,11 +354,7 @@ def write_state(
     connection: apsw.Connection, key: str, value: int | float | str | bytes | None, schema: str = "main"
 ) -> None:
     """Set a value, inside the caller's transaction."""
-    connection.execute(
-        f"INSERT OR REPLACE INTO {quote(schema)}._replicate_state (key, value) VALUES (?, ?)",
-        (key, value),
-        prepare_flags=OWN_STATEMENT,
-    )
+    connection.execute(_WRITE_STATE.format(quote(schema)), (key, value), prepare_flags=OWN_STATEMENT)
 
 
 def read_writers(connection: apsw.Connection, schema: str = "main") -> Writers:

@@ -47,8 +47,8 @@ class OwnCounters:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._writers: Writers | None = None
-        self._moved: dict[str, int] = {}
-        """Table -> its partition, where rows were inserted."""
+        self.moved: dict[str, int] = {}
+        """Table -> its partition, where rows were inserted that `settle` has not seen."""
 
     def forget(self) -> None:
         """A transaction begins, or a part of it was taken back."""
@@ -63,7 +63,7 @@ class OwnCounters:
     def expect(self, definition: TableDefinition) -> None:
         """Rows are inserted into a table that counts."""
         if self.is_own(definition.partition):
-            self._moved[definition.table] = definition.partition
+            self.moved[definition.table] = definition.partition
 
     def take_places(self) -> None:
         """Partitions may have other writers now: have the counters where a writer's should be."""
@@ -74,15 +74,15 @@ class OwnCounters:
 
     def settle(self) -> None:
         """Before COMMIT."""
-        if not self._moved:
+        if not self.moved:
             return
         own = self._connection.execute("SELECT instance FROM main._replicate_region").get
         writers = read_writers(self._connection)
-        for table, partition in self._moved.items():
+        for table, partition in self.moved.items():
             place = writers.place(partition, own)
             if place >= 0 and self._connection.table_exists("main", table):
                 self._settle(table, place)
-        self._moved.clear()
+        self.moved.clear()
 
     def _settle(self, table: str, place: int) -> None:
         now = sequence_value(self._connection, table) or 0

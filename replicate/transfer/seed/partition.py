@@ -187,7 +187,7 @@ def wait_for_stream(secondary: Instance, numbers: Sequence[int], told: Told, wai
     where none has within `wait_s` seconds."""
     deadline_s = time.monotonic() + wait_s
     while True:
-        secondary.partitions_now()
+        secondary.look_again()
         if all(secondary.content.streamed.get(number) for number in numbers):
             return
         if time.monotonic() >= deadline_s:

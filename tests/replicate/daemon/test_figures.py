@@ -202,3 +202,10 @@ def test_a_row_says_where_its_figure_stands(daemon: str) -> None:
     on_page = {line.split()[2] for one in said for line in one["page"] if line.startswith("# TYPE")}
     unused = {name for name, row in METRICS.items() if row.name in UNUSED}
     assert on_page == {name for name, row in METRICS.items() if row.is_in(daemon, "metric")} - of_disk - unused
+
+
+def test_a_status_has_no_age_which_would_have_its_file_written_each_second() -> None:
+    ages = {name: row for name, row in FIGURES.items() if name.endswith("_age_s")}
+    assert ages
+    for daemon in ("source", "receiver", "update"):
+        assert [name for name, row in ages.items() if row.is_in(daemon, "status")] == []

@@ -441,6 +441,13 @@ class RowApplier:
         """Before COMMIT: counters of tables that several suppliers write stand in the own range."""
         self._own_counters.settle()
 
+    def finish(self) -> None:
+        """Before COMMIT: `check_awaited`, and `settle_own_counters`. ConflictError."""
+        if self._awaited:
+            self.check_awaited()
+        if self._own_counters.moved:
+            self._own_counters.settle()
+
     def settle_sequences(self) -> None:
         """At the end of a local transaction that took changes back: a row that was put back may have raised a counter
         that its deletion had left alone. Each stands where the changes say."""
