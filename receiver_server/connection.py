@@ -3,8 +3,8 @@
 Guarantees: only the accepted source's verified records enter the pool, in order; a pool that is full for a moment
 holds back neither heartbeats nor acknowledgements; a source that comes before the seed is kept, and served when it is
 there.
-Leaves to others: sockets and the clock (replicate/daemon/driver.py), the protocol and flow control (link.py, flow.py),
-from where to ask (position.py), what outlives a connection (source_state.py).
+Leaves to others: sockets and the clock (replicate/daemon/link_driver.py), the protocol and flow control (link.py,
+flow.py), from where to ask (position.py), what outlives a connection (source_state.py).
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ import trio
 from receiver_server.flow import Flow
 from receiver_server.handover import RoleTaker
 from receiver_server.link import ReceiverLink, ReceiverProgress
-from receiver_server.lost import LostSending
+from receiver_server.lost_files import LostSending
 from receiver_server.patrol import Verifying
 from receiver_server.position import NotRecoveredError, ReceivedParts, Reference
 from receiver_server.seed import Seeds
 from receiver_server.source_state import SourceState
-from receiver_server.supplied import SuppliedSource
+from receiver_server.supplier_sources import SuppliedSource
 from replicate.compare.patrol_found import look_at_patrolled
 from replicate.daemon.admission import Guest, Standing
-from replicate.daemon.driver import Drive
+from replicate.daemon.link_driver import Drive
 from replicate.daemon.own_introduction import introduction, packed_rows
-from replicate.door.partial import mark_partial
+from replicate.door.partial_journal import mark_partial
 from replicate.errors import DamagedError, FilterError, FormatUnknownError, ReplicateError
-from replicate.filters.content import Content, mismatch, note_content, read_content, told_by
 from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
 from replicate.filters.stream import FilteredStream
+from replicate.filters.whose_words import Content, mismatch, note_content, read_content, told_by
 from replicate.instance.file import InstanceFile
 from replicate.journal.record import FrameBatch, check_frame
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM
 from replicate.model.clock_skew import PeerClock
+from replicate.model.table_wish import has_list
 from replicate.model.transaction import Kind
-from replicate.model.wish import has_list
 from replicate.pool.receive_pool import UPDATE_SLOT, RecordKind
 from replicate.pool.ring import HEAD_BYTES
 from replicate.security.authenticate import Authenticated
@@ -66,7 +66,7 @@ from replicate.wire.event import (
 )
 from replicate.wire.introduction import reason_of, refusal
 from replicate.wire.message import BULK_OVERHEAD_BYTES, Introduction, RefuseCode
-from replicate.wire.vectors import BY_VECTOR
+from replicate.wire.vector_refusals import BY_VECTOR
 
 SEED_LOOK_S: Final = 0.5
 """How often we look whether the seed is there, while a source waits for it."""

@@ -4,8 +4,8 @@ primary when its source has given the role.
 Guarantees: it takes the role only of the source whose stream it receives, only after that one has given it durably, and
 only at exactly the transaction that was named (replicate/roles/handover.py); a source that asks again is told that it
 is done. Nothing is changed by a check, which tries the way back with the connection that will be used.
-Leaves to others: connections (connection.py), the change itself (roles/role.py), the way back (the Source Server of
-this instance, which is asked by an order).
+Leaves to others: connections (connection.py), the change itself (roles/change_of_role.py), the way back (the Source
+Server of this instance, which is asked by an order).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from replicate.daemon.last_run import start_again
 from replicate.daemon.orders import PROBE, give
 from replicate.errors import NotSupportedError, ReplicateError, TryAgainError
 from replicate.instance.instance import Instance
+from replicate.roles.change_of_role import NEVER_PRIMARY, become_primary
 from replicate.roles.given_role import note_given
 from replicate.roles.handover import TakerAnswer, TakerView, judge
-from replicate.roles.role import NEVER_PRIMARY, become_primary
 from replicate.system.failpoint import hit
 from replicate.transfer.seed.install import seed_lock
 from replicate.wire.message import (

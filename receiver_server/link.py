@@ -57,6 +57,7 @@ from replicate.wire.features import (
     FEATURE_ZSTD,
     PROTOCOL,
 )
+from replicate.wire.frame_sequence import check_large, check_parts, check_sequence
 from replicate.wire.introduction import check_hello, check_proven, refusal
 from replicate.wire.message import (
     BULK_OVERHEAD_BYTES,
@@ -89,9 +90,8 @@ from replicate.wire.message import (
     Xoff,
     Xon,
 )
-from replicate.wire.sequence import check_large, check_parts, check_sequence
 from replicate.wire.state import BESIDE_STREAM, Role, State
-from replicate.wire.vectors import BY_VECTOR
+from replicate.wire.vector_refusals import BY_VECTOR
 
 ACKNOWLEDGE_PERIOD_S: Final = 1.0
 """Progress is told at most this often, heartbeats and the window apart."""

@@ -4,7 +4,7 @@ Guarantees: one source at a time, a second is refused by name and the first does
 that the link has not verified; the pool outlives connections and this daemon, so what has arrived is not asked for
 again; a source is told what is applied and durable within a second. The Update Process is watched, and its absence is
 said repeatedly; it is never started. On a primary it stands by (standby.py); it follows the role while it runs. An old
-primary that another site took over from may go back by itself between two runs of the server (returning.py).
+primary that another site took over from may go back by itself between two runs of the server (returning_primary.py).
 Leaves to others: what is known of the source (source_state.py), what happens on a connection (connection.py), what is
 in a transaction, how it is applied.
 """
@@ -22,7 +22,7 @@ import trio
 from receiver_server.connection import ReceiverConnection
 from receiver_server.handover import RoleTaker
 from receiver_server.pool import open_pool
-from receiver_server.returning import Returning
+from receiver_server.returning_primary import Returning
 from receiver_server.seed import Seeds
 from receiver_server.source_state import WAITING, SourceState
 from receiver_server.standby import Standby
@@ -32,8 +32,8 @@ from replicate.daemon.figures import no_figures
 from replicate.daemon.listening import Callers, listen
 from replicate.daemon.orders import SWITCH_OVER, options_of
 from replicate.daemon.repeated_lines import Repetitions
-from replicate.daemon.reporting import Reporting, ReportingOrders, no_such_order
 from replicate.daemon.role_watch import other_role
+from replicate.daemon.statistics_lines import Reporting, ReportingOrders, no_such_order
 from replicate.errors import DamagedError, ReplicateError
 from replicate.filters.switch import ORDER, FilterSwitch
 from replicate.instance.instance import Instance

@@ -39,7 +39,7 @@ from replicate.errors import (
 )
 from replicate.limits import NAME_PATTERN, PARTITION_MAX, REGIONS_MAX
 from replicate.model.start_command import again_command
-from replicate.model.wish import has_list
+from replicate.model.table_wish import has_list
 from replicate.settings.peer_authority import Reason
 from replicate.transfer.seed.incoming import (
     COMMAND_FORMAT,

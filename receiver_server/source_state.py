@@ -23,16 +23,16 @@ from receiver_server.link import ReceiverLink
 from receiver_server.patrol import PatrolFound
 from receiver_server.pool import find_applied_soon
 from receiver_server.position import ReceivedParts, Reference, find_applied, find_reference, find_vector
-from receiver_server.returning import Returning
-from receiver_server.supplied import SuppliedSources
+from receiver_server.returning_primary import Returning
+from receiver_server.supplier_sources import SuppliedSources
 from replicate.daemon.daemon import DaemonContext
-from replicate.daemon.driver import Drive
 from replicate.daemon.figures import counters, facts
-from replicate.daemon.heard import TOLD, Heard
 from replicate.daemon.index_patrol import IndexPatrol
+from replicate.daemon.last_heard import TOLD, Heard
+from replicate.daemon.link_driver import Drive
 from replicate.daemon.repeated_lines import Repetitions
-from replicate.daemon.reporting import configured_period_s
 from replicate.daemon.statistics import Lag, Statistics, short
+from replicate.daemon.statistics_lines import configured_period_s
 from replicate.errors import ReplicateError, RollbackNeededError
 from replicate.filters.switch import FilterSwitch
 from replicate.instance.file import read_file
@@ -44,8 +44,8 @@ from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Position
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import ReceivePool
-from replicate.roles.restored import settle, turn_back
-from replicate.roles.verdict import forget_verdict, note_verdict, verdict_of
+from replicate.roles.restored_supplier import settle, turn_back
+from replicate.roles.source_refusal import forget_verdict, note_verdict, verdict_of
 from replicate.settings.table import ReceiverConfig
 from replicate.wire.message import Heartbeat, Introduction, UpdateState
 
@@ -357,7 +357,7 @@ class SourceState:
             suppliers.is_restoring = True
             suppliers.forget_levels()
         suppliers.looked_at(self.pool.read_address)
-        from replicate.transfer.packet.store import level_by_packets  # here: of suppliers that were restored only
+        from replicate.transfer.packet.epochs_file import level_by_packets  # here: of suppliers that were restored only
 
         awaited = {peer.name for peer in self.instance.peers if not peer.passive}
         try:

@@ -19,7 +19,7 @@ from receiver_server.flow import Flow
 from receiver_server.link import ReceiverLink
 from replicate.daemon.admission import Admission, Guest, Standing
 from replicate.daemon.daemon import DaemonContext
-from replicate.daemon.driver import Drive
+from replicate.daemon.link_driver import Drive
 from replicate.daemon.listening import Callers
 from replicate.daemon.own_introduction import introduction
 from replicate.daemon.repeated_lines import Repetitions
@@ -29,8 +29,8 @@ from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.model.takeover import Takeover
 from replicate.roles.encounters import Encounters
-from replicate.roles.fence import own_takeovers
 from replicate.roles.succession import Other
+from replicate.roles.superseded import own_takeovers
 from replicate.security.authenticate import Authenticator
 from replicate.settings.load import Address
 from replicate.wire.connection import LinkSettings

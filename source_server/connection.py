@@ -3,8 +3,8 @@
 Guarantees: nothing is sent that is not durable here, so a crash of this host cannot leave the secondary ahead of it;
 the next transactions are fetched ahead of the writer, in a thread where that means the disk, so that neither a slow
 disk nor a hanging sync delays a heartbeat.
-Leaves to others: sockets and the clock (replicate/daemon/driver.py), the protocol (link.py), what outlives a connection
-(consumer_state.py), where transactions come from (reader.py).
+Leaves to others: sockets and the clock (replicate/daemon/link_driver.py), the protocol (link.py), what outlives a
+connection (consumer_state.py), where transactions come from (reader.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 import trio.lowlevel
 
-from replicate.daemon.driver import Drive
+from replicate.daemon.link_driver import Drive
 from replicate.daemon.own_introduction import introduction
 from replicate.errors import (
     DamagedError,
@@ -30,10 +30,10 @@ from replicate.errors import (
     PoolReplacedError,
     ReplicateError,
 )
-from replicate.filters.content import told_by
 from replicate.filters.restating import StreamItem, StreamLarge, StreamParts
 from replicate.filters.selection import PartitionSelection
 from replicate.filters.switch import OFF
+from replicate.filters.whose_words import told_by
 from replicate.instance.file import InstanceFile
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, decode_batch, large_commit_of, read_head
@@ -63,21 +63,21 @@ from replicate.wire.event import (
 from replicate.wire.introduction import refusal
 from replicate.wire.message import Handover, HandoverAsk, Introduction, RefuseCode, Restart
 from replicate.wire.state import State
-from replicate.wire.vectors import BY_VECTOR
+from replicate.wire.vector_refusals import BY_VECTOR
 from source_server.consumer_state import PAUSED, ConsumerState
 from source_server.filtering import SourceFiltering, filter_here
 from source_server.handover import RoleGiver
 from source_server.link import SourceLink, SourceProgress
-from source_server.lost import LostTaking
+from source_server.lost_files import LostTaking
 from source_server.patrol import Patrol
 from source_server.reader import POOL, StreamReader
 from source_server.restart import Agreed, agree, agree_by_vector
-from source_server.rows import with_rows
 from source_server.seed import SeedKeeper, SeedSending
-from source_server.unseen import Unseen
+from source_server.unseen_transactions import Unseen
+from source_server.wanted_rows import with_rows
 
 if TYPE_CHECKING:
-    from source_server.rows import Selection
+    from source_server.wanted_rows import Selection
 
 IDLE_S: Final = 0.5
 """Longest sleep on the doorbell before the pool is looked at again, should nobody have rung."""

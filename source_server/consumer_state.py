@@ -20,11 +20,11 @@ from replicate.compare.last_compare import forget_compared
 from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.figures import counters
 from replicate.daemon.figures import facts as facts_of
-from replicate.daemon.heard import Heard
 from replicate.daemon.index_patrol import IndexPatrol
+from replicate.daemon.last_heard import Heard
 from replicate.daemon.repeated_lines import Repetitions
-from replicate.daemon.reporting import configured_period_s
 from replicate.daemon.statistics import Lag, Statistics, was_there_ns
+from replicate.daemon.statistics_lines import configured_period_s
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
 from replicate.errors import WrongInstanceError

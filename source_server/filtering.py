@@ -16,16 +16,16 @@ from typing import Any, Final
 import trio
 
 from replicate.errors import ConfigurationError, DamagedError, FilterError, ReplicateError
-from replicate.filters.content import read_content
 from replicate.filters.restating import StreamItem
 from replicate.filters.stream import FilteredStream, bytes_of
 from replicate.filters.switch import FilterSwitch
+from replicate.filters.whose_words import read_content
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.record import decode
 from replicate.limits import MIB
 from replicate.model.transaction import Catalogue, TableDefinition
-from replicate.region.sqlite.scripted import scripted_definitions
+from replicate.region.sqlite.script_tables import scripted_definitions
 from replicate.settings.table import SourceConfig
 
 WAITING_BYTES_MAX: Final = 2 * MIB

@@ -4,7 +4,8 @@ Guarantees: the steps are those of replicate/roles/handover.py; before the role 
 way back was tried, nothing is committed beyond N, and vector and chain hashes are equal at N; any failure before that
 leaves the role here and the door open. A role that is given is told until the peer is primary: also after a restart,
 without a command.
-Leaves to others: connections (connection.py), the door (replicate/door/closed.py), the change itself (roles/role.py).
+Leaves to others: connections (connection.py), the door (replicate/door/closed_door.py), the change itself
+(roles/change_of_role.py).
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ import trio
 from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_run import start_again
-from replicate.door.closed import ClosedDoor, closed_door
+from replicate.door.closed_door import ClosedDoor, closed_door
 from replicate.door.recovery.opening import close_door, open_door
 from replicate.errors import ReplicateError, TryAgainError
 from replicate.instance.file import Successor
 from replicate.instance.instance import Instance
 from replicate.model.vector import Position
+from replicate.roles.change_of_role import become_secondary
 from replicate.roles.handover import ENDS, GiverStanding, GiverStep, first_step, next_step
-from replicate.roles.role import become_secondary
 from replicate.system.failpoint import hit
 from replicate.transfer.seed.install import seed_lock
 from replicate.wire.message import (

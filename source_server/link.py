@@ -95,7 +95,7 @@ from replicate.wire.message import (
     Xon,
 )
 from replicate.wire.state import BESIDE_STREAM, Role, State
-from replicate.wire.vectors import BY_VECTOR
+from replicate.wire.vector_refusals import BY_VECTOR
 
 _BEATS_REMEMBERED: Final = 64
 

@@ -25,11 +25,11 @@ import trio
 
 from replicate.compare.patrol_rounds import Place, is_within, pause_s
 from replicate.compare.range_check import as_of, skip_table, take_range
-from replicate.daemon.driver import Drive
+from replicate.daemon.link_driver import Drive
 from replicate.errors import ReplicateError
 from replicate.model.transaction import TableDefinition
 from replicate.pool import control as word
-from replicate.region.sqlite.ranges import packed_key, unpacked_key
+from replicate.region.sqlite.range_digest import packed_key, unpacked_key
 from replicate.settings.load import parse_hours
 from replicate.system.files import read_private, replace_file
 from replicate.wire.message import Check

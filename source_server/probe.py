@@ -11,7 +11,7 @@ import time
 
 import trio
 
-from replicate.daemon.driver import Drive
+from replicate.daemon.link_driver import Drive
 from replicate.daemon.own_introduction import introduction
 from replicate.errors import PeerRefusedError
 from replicate.instance.file import PeerEntry

@@ -23,8 +23,8 @@ from replicate.daemon.figures import no_figures
 from replicate.daemon.files import seed_runs
 from replicate.daemon.order_socket import CommandSocket, answer
 from replicate.daemon.orders import FOLLOW, PROBE, PROGRESS, SWITCH_OVER, options_of, socket_name
-from replicate.daemon.progress import progress_facts
-from replicate.daemon.reporting import Reporting, no_such_order
+from replicate.daemon.source_progress import progress_facts
+from replicate.daemon.statistics_lines import Reporting, no_such_order
 from replicate.door.flush import flush
 from replicate.door.pruning import prune_journal
 from replicate.door.recovery.opening import close_door, is_being_seeded, open_door
@@ -39,8 +39,8 @@ from replicate.model.takeover import takeover_from
 from replicate.model.vector import U32_MAX
 from replicate.pool.doorbell import Doorbell
 from replicate.roles.encounters import Encounters
-from replicate.roles.fence import own_takeovers
 from replicate.roles.succession import Other
+from replicate.roles.superseded import own_takeovers
 from replicate.security.authenticate import Authenticated, Authenticator
 from replicate.settings.load import Address
 from replicate.status.partition_figures import PartitionFigures, in_records

@@ -20,12 +20,12 @@ from replicate.journal.record import catalogue_payload, pack_frame
 from replicate.model import ruv
 from replicate.model.transaction import Catalogue, Kind
 from replicate.model.vector import Origin
-from replicate.roles.restored import turn_back
+from replicate.roles.restored_supplier import turn_back
 from replicate.wire.introduction import refusal
 from replicate.wire.message import Introduction, RefuseCode, Restart
 from replicate.wire.resync import StartAt, decide
-from replicate.wire.vectors import refused
-from source_server.unseen import Unseen
+from replicate.wire.vector_refusals import refused
+from source_server.unseen_transactions import Unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def agree(door: Door, restart: Restart) -> Agreed:
 
 def agree_by_vector(door: Door, restart: Restart, peer: Introduction) -> Agreed:
     """The same for another supplier, which asks for all that its vector does not cover. One that knows more of what we
-    write than we do shows that we were turned back: then we take no writes (roles/restored.py)."""
+    write than we do shows that we were turned back: then we take no writes (roles/restored_supplier.py)."""
     viewed = vectors_of(door)
     own = door.instance.content.origin.key
     if own in restart.chains and ruv.lacks(viewed.supplied.end, own, restart.chains[own][0]):

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from replicate.daemon.driver import Drive
+from replicate.daemon.link_driver import Drive
 from replicate.daemon.own_introduction import rows_told
 from replicate.door.recovery.opening import make_chain
 from replicate.errors import DamagedError, JournalIOError, NotFoundError, PoolReplacedError, ReplicateError

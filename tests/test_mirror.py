@@ -1,4 +1,4 @@
-"""The tests mirror the product: whoever changes a module finds its tests by its name.
+"""The tests mirror the product: one that changes a module finds its tests by its name.
 
 The tests of a module in a room stand in the same room of tests: test_MODULE and test_MODULE_*, with the ending py.
 """

@@ -33,13 +33,13 @@ from replicate.settings.table import UpdateConfig
 from update_process import plan as plans
 from update_process.batch.open_batch import OpenBatch, most_bytes
 from update_process.batch.pace import COUNTED_MIN, Pace
-from update_process.conflict import stopped
-from update_process.decision import OVERWRITE, Decision, name_of, name_of_large
+from update_process.conflict_decision import OVERWRITE, Decision, name_of, name_of_large
+from update_process.conflict_file import stopped
 from update_process.large_transaction import LargeApply
 from update_process.own_thread import run_beside
 from update_process.plan import Window
 from update_process.routes import Routes
-from update_process.settling import Settling, refuse_definitions
+from update_process.settle_conflict import Settling, refuse_definitions
 from update_process.window.columns import PAYLOAD
 from update_process.window.intake import Intake
 from update_process.window.single_transaction import take_single

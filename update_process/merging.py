@@ -8,7 +8,7 @@ in our journal as what it came to here, with what its writer wrote after it, for
 
 Guarantees: what is merged is what all that is in our journal comes to, whatever order it came in; stamps, rows and
 journal move in one commit.
-Leaves to others: the receive pool, numbers, who may write (supplied.py).
+Leaves to others: the receive pool, numbers, who may write (supplied_transactions.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from replicate.door.absorbing import absorb
+from replicate.door.absorb_stamps import absorb
 from replicate.door.own_removal import REMOVES, OwnRemoval
 from replicate.door.secondary import ApplySession
 from replicate.errors import DamagedError
@@ -31,13 +31,13 @@ from replicate.journal.record import (
 )
 from replicate.journal.retelling import FRAMED_BYTES_MAX, Retelling
 from replicate.limits import FRAME_CHANGES_MAX, PARTITION_STREAM
-from replicate.model.registers import Stamp
+from replicate.model.merged_row import Stamp
 from replicate.model.seen import merged_told, stable
 from replicate.model.transaction import Op, TableDefinition, told_of
 from replicate.model.vector import Position
 from replicate.model.writers import Writers
 from replicate.pool import control as word
-from replicate.wire.vectors import MERGED_HERE
+from replicate.wire.vector_refusals import MERGED_HERE
 from update_process.plan import Window
 from update_process.routes import Routes
 from update_process.unstamped import UnstampedRows

@@ -2,12 +2,12 @@
 
 What arrives is spooled first. Where somebody has written beside it, its pieces are merged one after the other; what
 they come to, with what its writer wrote after each of them (journal/merged_large.py), becomes a spool of its own, which
-is committed in its place. Rows are registers of their own (model/registers.py), so that this is what the whole comes
+is committed in its place. Rows are registers of their own (model/merged_row.py), so that this is what the whole comes
 to. Where rows have to give way for their unique values, a transaction of ours (door/own_removal.py) removes them before
 it: a row that is yet to come by it is gone before it comes.
 
 Guarantees: memory holds one piece, its rows and their stamps. After an error nothing of the spool that was begun is
-left. Leaves to others: locks, numbers (supplied.py), how rows are merged (merging.py).
+left. Leaves to others: locks, numbers (supplied_transactions.py), how rows are merged (merging.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from replicate.journal.record import decode, pack_changes, pack_restated_large, 
 from replicate.journal.spool import Spool
 from replicate.model.transaction import LargeCommit, Op
 from replicate.model.vector import Position
-from replicate.wire.vectors import MERGED_HERE
+from replicate.wire.vector_refusals import MERGED_HERE
 from update_process.large_transaction import LargeApply
 from update_process.merging import ROW_OPS, Merging
 from update_process.routes import Routes

@@ -1,5 +1,5 @@
 """What packets between suppliers bring, unpacked, as the applier of the Update Process takes it: in the place of the
-receive pool (supplied.py).
+receive pool (supplied_transactions.py).
 
 Guarantees: records come in the order of the packets, each as a Source Server would have sent it, but that nothing
 stands in the place of what was left out; at most one batch of them is in memory. A segment that is none, of another

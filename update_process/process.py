@@ -24,9 +24,9 @@ import trio
 
 from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.figures import no_figures
-from replicate.daemon.reporting import Reporting, ReportingOrders, configured_period_s
 from replicate.daemon.role_watch import other_role
 from replicate.daemon.statistics import BusyRate, Lag, Statistics
+from replicate.daemon.statistics_lines import Reporting, ReportingOrders, configured_period_s
 from replicate.door.flush import flush
 from replicate.door.pruning import prune_journal
 from replicate.door.recovery.opening import close_door
@@ -46,12 +46,12 @@ from replicate.model.clock_skew import HEARD_NS, csn_end
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbell
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceivePool
-from replicate.roles.restored import turn_back
+from replicate.roles.restored_supplier import turn_back
 from replicate.status.partition_figures import PartitionFigures, in_records
 from update_process.applier import Applier
 from update_process.figures import known_of_source, measured, why_not_ready
 from update_process.hook_keeper import begin_telling, keep_hook
-from update_process.supplied import SupplierApplier
+from update_process.supplied_transactions import SupplierApplier
 from update_process.work_result import Done, Waiting
 
 STANDING_BY: Final = "standing by: this instance is primary"

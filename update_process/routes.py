@@ -16,7 +16,7 @@ from replicate.door.secondary import ApplySession
 from replicate.errors import DamagedError, HardResyncNeededError, RollbackNeededError, UsageError
 from replicate.journal.record import changes_of
 from replicate.limits import PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM
-from replicate.model.moves import moves_in
+from replicate.model.partition_moves import moves_in
 from replicate.model.region_record import without_making
 from replicate.model.transaction import (
     OF_WRITERS,

@@ -36,7 +36,7 @@ from replicate.errors import AlreadyRunningError, UsageError
 from replicate.instance.file import check_name
 from replicate.instance.instance import FILE_NAME, Instance
 from replicate.instance.location import resolve_instance
-from replicate.roles.alone import LOOK_S
+from replicate.roles.daemons_down import LOOK_S
 from replicate.roles.supplier import convert
 from replicate.settings.load import Address, parse_address
 from replicate.transfer.seed.request import Told, seed_over_connection

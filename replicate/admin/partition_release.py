@@ -7,7 +7,7 @@ file, and the commit door is the only writer that recovery knows. So they leave 
 Guarantees: the databases have the rows as of the last transaction that is applied (of what was removed before, as
 they stayed then). The directory has its name only when all of it is whole and on the disk; killed before that, the same
 command begins again. Here the rows stay, frozen.
-Leaves to others: deleting them here (dropping.py), and replicating them elsewhere (regions.py).
+Leaves to others: deleting them here (dropping_rows.py), and replicating them elsewhere (regions.py).
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from replicate.door.secondary import open_apply_session
 from replicate.errors import NotSupportedError, PermissionRefusedError, ReplicateError, UsageError
 from replicate.instance.instance import Instance
 from replicate.model.elements import PLACED, left_out
+from replicate.region.sqlite.allowed_definitions import check_travelling
 from replicate.region.sqlite.apply.rows import RowApplier
 from replicate.region.sqlite.checkpoint import sync_wal
-from replicate.region.sqlite.definable import check_travelling
 from replicate.region.sqlite.sql.elements import element_of_text
 from replicate.region.sqlite.sql.statements import split
 from replicate.roles.schema_fence import ToldFence, fence, unfence

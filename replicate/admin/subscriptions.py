@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from replicate.daemon.files import DaemonFiles
-from replicate.door.partial import mark_partial
+from replicate.door.partial_journal import mark_partial
 from replicate.errors import AlreadyRunningError, DamagedError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.filters.wishes import parse_wish
 from replicate.instance.instance import Instance
@@ -103,9 +103,9 @@ def remove(instance: Instance, names: Sequence[str]) -> None:
 
 
 def filter_(instance: Instance, table: str, wish: str | None, *, is_ahead: bool = False) -> Table:
-    """Want of that table (TABLE, or REGION.TABLE) what the text says (model/wish.py); None: all of it. What is wanted
-    comes with the next copy of its rows; until then those are asked for that were copied. `is_ahead`: the table is
-    another one at the source by now, so only that copy says whether the wish fits. Region and name.
+    """Want of that table (TABLE, or REGION.TABLE) what the text says (model/table_wish.py); None: all of it. What is
+    wanted comes with the next copy of its rows; until then those are asked for that were copied. `is_ahead`: the table
+    is another one at the source by now, so only that copy says whether the wish fits. Region and name.
 
     UsageError for a wish that cannot be read, or does not fit the table as it is here; for a table that is not here,
     where there are any, or has no rows of its own; and where all wishes together are too much for a hello.

@@ -25,8 +25,8 @@ from replicate.audit.sources import find_in_instance
 from replicate.journal.chain import Chain
 from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.record import CHANGES_BEGIN, RESTATED_KINDS, content_of, decode_changes
-from replicate.model.fences import SECOND
 from replicate.model.moment import iso, readable, wall_ns
+from replicate.model.schema_fences import SECOND
 from replicate.model.transaction import (
     FENCED,
     LEFT,

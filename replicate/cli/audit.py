@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from replicate.cli.common import LOOKS, Noun, columns, csns_between, emit, emit_lines, open_instance, wants_json
+from replicate.cli.completion_words import partitions as known_partitions
+from replicate.cli.completion_words import recorded_elements, tables_of_journal
 from replicate.cli.engine import sessions_for
-from replicate.cli.words import partitions as known_partitions
-from replicate.cli.words import recorded_elements, tables_of_journal
 from replicate.errors import DamagedError, UsageError
 
 if TYPE_CHECKING:
@@ -516,7 +516,7 @@ def follow(query: Query, kind: str | None, limit: int | None) -> None:
     """Show new transactions of a live instance as they come, until Ctrl-C. With --from those since then, too."""
     from replicate.audit.follow import Follower
     from replicate.audit.record_lines import COLUMNS, csv_line
-    from replicate.cli.output import is_reader_gone
+    from replicate.cli.standard_output import is_reader_gone
 
     if query.last_seqno is not None:
         raise UsageError("--to has no meaning for what is yet to come", do="End it with Ctrl-C, or say --count N")

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from replicate.cli.output import drop_output
-from replicate.cli.words import INSTANCE_VARIABLE, instances
+from replicate.cli.completion_words import INSTANCE_VARIABLE, instances
+from replicate.cli.standard_output import drop_output
 from replicate.errors import JournalIOError, UsageError
 
 if TYPE_CHECKING:

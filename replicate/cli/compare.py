@@ -21,7 +21,7 @@ from replicate.cli.common import (
     plain,
     read_printed,
 )
-from replicate.cli.words import instances
+from replicate.cli.completion_words import instances
 
 if TYPE_CHECKING:
     from replicate.compare.compare import InstanceComparison, InstanceDigest

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replicate.cli.common import LOOKS, Noun, emit, has_instance, instance_path, open_instance
-from replicate.cli.words import settings
+from replicate.cli.completion_words import settings
 from replicate.settings.load import FILE_NAME, Config, default_text, shown
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from replicate.errors import AlreadyExistsError, UsageError
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
-    from replicate.roles.merges import ShownMerge
+    from replicate.roles.merge_losses import ShownMerge
 
 _SEQNO = click.IntRange(1)
 seqno_argument = click.argument("seqno", metavar="[N]", type=_SEQNO, required=False)
@@ -39,8 +39,8 @@ def conflict() -> None:
 def list_(all_of_them: bool, table: str, shows_orphans: bool) -> int:
     """List the conflicts that were met here, and on a supplier what was lost in merges (m1, m2, …); exit code 1 if the
     Update Process waits for a decision."""
-    from replicate.roles.merges import merges, orphans
-    from update_process.deciding import WAITS, look_at_conflicts
+    from replicate.roles.merge_losses import merges, orphans
+    from update_process.conflict_commands import WAITS, look_at_conflicts
 
     opened = open_instance(DOOR)
     found = look_at_conflicts(opened.conflict_directory, _applied(opened))
@@ -74,10 +74,10 @@ class _NumberOf(click.ParamType[Any]):
 def show(number: int | str | None) -> None:
     """Show both images of the row at which transaction N stopped (without N: of the one that waits), or what was lost
     in merge mN."""
-    from update_process.conflict import read_conflict
+    from update_process.conflict_file import read_conflict
 
     if isinstance(number, str):
-        from replicate.roles.merges import merge_of
+        from replicate.roles.merge_losses import merge_of
 
         one = merge_of(open_instance(DOOR), int(number[1:]))
         emit(one, _merge_lines(one))
@@ -100,7 +100,7 @@ _merge_argument = click.argument("number", metavar="mN", type=_NumberOf())
 def take(number: int | str, values: tuple[str, ...], timeout_s: float) -> None:
     """Write what was lost in merge mN once more, by a commit of its own, and settle it."""
     from replicate import connect
-    from replicate.roles.merges import take as taken
+    from replicate.roles.merge_losses import take as taken
 
     opened, given = open_instance(), dict(map(_assignment, values))
     with closing(connect(opened.path, opened.regions[0].name, timeout=timeout_s)) as connection:
@@ -113,8 +113,8 @@ def take(number: int | str, values: tuple[str, ...], timeout_s: float) -> None:
 @click.option("--all", "all_of_them", is_flag=True, help="All that is open.")
 def settle(numbers: tuple[int | str, ...], all_of_them: bool) -> None:
     """Say that merges mN are looked at: they are listed no longer."""
-    from replicate.roles.merges import merges
-    from replicate.roles.merges import settle as settled
+    from replicate.roles.merge_losses import merges
+    from replicate.roles.merge_losses import settle as settled
 
     opened = open_instance()
     chosen = [one.id for one in merges(opened)] if all_of_them else [_merge_number(one) for one in numbers]
@@ -127,7 +127,7 @@ def settle(numbers: tuple[int | str, ...], all_of_them: bool) -> None:
 @conflict.command()
 def purge() -> None:
     """Forget the merges that are settled."""
-    from replicate.roles.merges import purge as purged
+    from replicate.roles.merge_losses import purge as purged
 
     count = purged(open_instance())
     emit({"purged": count}, [f"{count} purged"])
@@ -138,7 +138,7 @@ def purge() -> None:
 @click.option("--all", "all_of_them", is_flag=True, help="What is settled, too.")
 def export(file: Path, all_of_them: bool) -> None:
     """Write what was lost in merges to FILE, one JSON object a line."""
-    from replicate.roles.merges import merges
+    from replicate.roles.merge_losses import merges
     from replicate.system.files import replace_file
 
     if file.exists():
@@ -240,8 +240,8 @@ _SAID = {
 
 
 def _decide(how: str, seqno: int | None, until: int | None, table: str, *, dry_run: bool, yes: bool) -> None:
-    from update_process.deciding import decide
-    from update_process.decision import write_decision
+    from update_process.conflict_commands import decide
+    from update_process.conflict_decision import write_decision
 
     opened = open_instance(DOOR)
     decision = decide(opened, _applied(opened), seqno, how=how, until=until, table=table)
@@ -267,7 +267,7 @@ def _applied(opened: Instance) -> int:
 
 def _go_on(opened: Instance, facts: dict[str, Any], lines: list[str]) -> None:
     """Say that, and start the Update Process as it last ran, if nobody has."""
-    from replicate.daemon.with_update import as_it_ran
+    from replicate.daemon.receiver_and_update import as_it_ran
 
     if DaemonFiles(opened.path, "update").lock.probe() is not None:
         emit(facts, [*lines, "update: runs already"])

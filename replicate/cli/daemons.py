@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replicate.cli import words
+from replicate.cli import completion_words
 from replicate.cli.common import Noun, columns, emit, instance_name, instance_path
 from replicate.daemon.files import DaemonFiles
-from replicate.daemon.heard import BOOT, utc
+from replicate.daemon.last_heard import BOOT, utc
 from replicate.daemon.status_file import DaemonStatus
 from replicate.errors import NotFoundError, ReplicateError, UsageError, pasteable
 from replicate.model.start_command import again_command
@@ -37,7 +37,7 @@ set_option = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     help="A setting for this run, such as log.level=debug.",
-    shell_complete=words.assignments,
+    shell_complete=completion_words.assignments,
 )
 ready_fd_option = click.option("--ready-fd", type=int, hidden=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from replicate.cli.common import Noun, columns, confirm, emit, open_instance
-from replicate.cli.words import peers
+from replicate.cli.completion_words import peers
 
 
 @click.group(cls=Noun, invoke_without_command=True)

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from replicate.cli.output import drop_output
+from replicate.cli.standard_output import drop_output
 
 _LINE = re.compile(r"(?P<code>[A-Z][A-Z_]+): (?P<rest>.*)", re.DOTALL)
 _PLACED = re.compile(r"(?P<what>.*?) \[(?P<where>[^\]]*)\](?:\. (?P<do>.*))?", re.DOTALL)

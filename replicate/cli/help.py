@@ -11,8 +11,8 @@ from collections.abc import Collection
 import click
 
 from replicate.cli.common import VerbCommand, columns, emit
+from replicate.cli.completion_words import topics
 from replicate.cli.manual import MANUAL, chapters, title_of
-from replicate.cli.words import topics
 from replicate.errors import ERRORS, UsageError
 from replicate.model.findings import CODES
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, cast
 import click
 
 from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, instance_name, open_instance, plain
+from replicate.cli.completion_words import instances
 from replicate.cli.roles import timeout_option
-from replicate.cli.words import instances
 from replicate.errors import DamagedError, FormatUnknownError, NotFoundError, UsageError, pasteable
 from replicate.model.partitions import ONLY_DEFAULT
 from replicate.model.start_command import start_command
@@ -124,7 +124,13 @@ def remove(directory: str | None, force: bool, purge: bool, yes: bool) -> None:
     """Remove the instance in DIRECTORY (or the one named with -i), when its regions have been released.
 
     What lies outside of its directory stays."""
-    from replicate.admin.removal import Purged, Removed, finish_removal, remove_damaged_instance, remove_instance
+    from replicate.admin.instance_removal import (
+        Purged,
+        Removed,
+        finish_removal,
+        remove_damaged_instance,
+        remove_instance,
+    )
     from replicate.admin.stale_pools import remove_stale_pools
     from replicate.instance.instance import Instance
 

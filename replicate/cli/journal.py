@@ -7,7 +7,7 @@ import json
 import click
 
 from replicate.cli.common import LOOKS, Noun, csns_between, emit, emit_lines, open_instance, wants_json
-from replicate.cli.words import tables_of_journal
+from replicate.cli.completion_words import tables_of_journal
 
 from_option = click.option("--from", "first_seqno", type=click.IntRange(1), metavar="SEQNO", help="First transaction.")
 to_option = click.option("--to", "last_seqno", type=click.IntRange(1), metavar="SEQNO", help="Last transaction.")

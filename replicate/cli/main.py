@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from replicate.cli import COMPLETION
 from replicate.cli.failure import Failure, parsed, tell
-from replicate.cli.output import drop_output, is_reader_gone
+from replicate.cli.standard_output import drop_output, is_reader_gone
 
 STOPPED = Failure("INTERRUPTED", "stopped by the keyboard", 130)
 COLLECT_AFTER = 20_000

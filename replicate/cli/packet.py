@@ -23,10 +23,10 @@ from replicate.cli.common import (
     open_instance,
     wants_json,
 )
+from replicate.cli.completion_words import peers
 from replicate.cli.engine import sessions_for
 from replicate.cli.replay import summary_lines
-from replicate.cli.words import peers
-from replicate.daemon.heard import utc
+from replicate.daemon.last_heard import utc
 from replicate.errors import (
     ConfigurationError,
     DamagedError,
@@ -294,7 +294,7 @@ def _imported(opened: Instance, done: Imported) -> list[str]:
 
 def _read(file: Path) -> PacketReader:
     """What is sealed is opened where an instance is named that it is for."""
-    from replicate.transfer.packet.offered import unsealer_of
+    from replicate.transfer.packet.judge_packets import unsealer_of
     from replicate.transfer.packet.read import PacketReader
 
     return PacketReader(file, unsealer_of(open_instance(LOOKS)) if has_instance() else None)
@@ -408,7 +408,7 @@ def _show_transactions(path: Path) -> None:
     import tempfile
 
     from replicate.audit.show import document
-    from replicate.transfer.packet.offered import Offered, unsealer_of
+    from replicate.transfer.packet.judge_packets import Offered, unsealer_of
     from update_process.replay.packet_content import transactions_in, vector_here
 
     opened = open_instance(LOOKS) if has_instance() else None
@@ -467,7 +467,7 @@ def verify(paths: tuple[str, ...]) -> None:
     """Read packets whole, and say whether every byte of them is as it was made; with -i, whether it may be imported
     there, too. All of them are read, and each that is not well is named; the exit code is that of the worst."""
     from replicate.transfer.packet.excerpt import judge_excerpt
-    from replicate.transfer.packet.offered import judge
+    from replicate.transfer.packet.judge_packets import judge
 
     opened = open_instance(LOOKS) if has_instance() else None
     rows: list[dict[str, Any]] = []
@@ -505,7 +505,7 @@ def _weight(error: ReplicateError) -> int:
 @click.option("--to", "target", metavar="PEER", shell_complete=peers, help="Only those for this one.")
 def exports(target: str | None) -> None:
     """List the packets with transactions that this instance has made."""
-    from replicate.transfer.packet.store import read_epochs
+    from replicate.transfer.packet.epochs_file import read_epochs
 
     opened = open_instance(LOOKS)
     found = [one for one in read_epochs(opened.consumers_directory).exports if not target or target in one.targets]
@@ -545,8 +545,8 @@ def exports(target: str | None) -> None:
 def recover(target: str, number: int | None, receipt: str | None) -> None:
     """Have the next export to PEER begin where a packet did that is lost; never before what the peer has confirmed."""
     from replicate.transfer.packet.epochs import Epochs
-    from replicate.transfer.packet.offered import look, take_words
-    from replicate.transfer.packet.store import change_epochs, read_epochs
+    from replicate.transfer.packet.epochs_file import change_epochs, read_epochs
+    from replicate.transfer.packet.judge_packets import look, take_words
 
     if (number is None) == (receipt is None):
         raise UsageError("say which packet is lost, or what the peer has", do="--number N, or --receipt FILE")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance, plain
+from replicate.cli.completion_words import elements, partitions, tables_of_journal
 from replicate.cli.roles import timeout_option
-from replicate.cli.words import elements, partitions, tables_of_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from replicate.model.partitions import Partitions
-    from replicate.roles.writing import Written
+    from replicate.roles.partition_writers import Written
 
 
 @click.group(cls=Noun)
@@ -80,7 +80,7 @@ def give(name: str, supplier: str, timeout_s: float) -> None:
     """Have another SUPPLIER write the partition NAME from now on. ALL: what was never given by name.
 
     Applications are refused here at once, and taken there once it has applied this."""
-    from replicate.roles.writing import give as given
+    from replicate.roles.partition_writers import give as given
 
     opened = open_instance()
     seqno = given(opened, name, supplier, timeout_s=timeout_s)
@@ -113,8 +113,8 @@ def share(
 
     Rows that both change at once are merged, column by column: the later value stays, and the other one is kept
     (`conflict list`). Refused where a table of it cannot be merged."""
-    from replicate.roles.writing import share as shared
-    from replicate.roles.writing import tables_that_bar
+    from replicate.roles.partition_writers import share as shared
+    from replicate.roles.partition_writers import tables_that_bar
 
     opened = open_instance()
     if dry_run:
@@ -138,7 +138,7 @@ def share(
 def leave(name: str, timeout_s: float) -> None:
     """Write the partition NAME no longer, which another supplier shares with this one. Applications are refused here
     at once. (For one that is gone for good: replica retire.)"""
-    from replicate.roles.writing import leave as left
+    from replicate.roles.partition_writers import leave as left
 
     opened = open_instance()
     seqno = left(opened, name, timeout_s=timeout_s)
@@ -150,7 +150,7 @@ def leave(name: str, timeout_s: float) -> None:
 def list_(shows_tables: bool) -> None:
     """List the partitions, and how many tables each has."""
     from replicate.model.elements import elements_in
-    from replicate.roles.writing import written
+    from replicate.roles.partition_writers import written
     from replicate.transfer.seed.rows import tables_by_partition
 
     opened = open_instance(LOOKS)

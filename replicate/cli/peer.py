@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from replicate.cli.common import LOOKS, Noun, Once, columns, emit, open_instance
-from replicate.cli.words import peers
+from replicate.cli.completion_words import peers
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_run import start_again, stop_and_start_again
 from replicate.errors import AlreadyRunningError, NotFoundError, UsageError
@@ -166,8 +166,8 @@ def remove(name: str) -> None:
     """Forget NAME: the journal is no longer kept for it."""
     from replicate.compare.last_compare import forget_compared
     from replicate.instance.consumers import remove_consumer
-    from replicate.transfer.packet.store import NAME as EPOCHS_NAME
-    from replicate.transfer.packet.store import change_epochs
+    from replicate.transfer.packet.epochs_file import NAME as EPOCHS_NAME
+    from replicate.transfer.packet.epochs_file import change_epochs
     from replicate.transfer.seed.make import kept_seed
 
     opened = open_instance()

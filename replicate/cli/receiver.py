@@ -47,7 +47,7 @@ async def _serve(context: DaemonContext) -> None:
 
 def _start(daemon: daemons.Daemon, settings: dict[str, object], timeout_s: float | None, is_alone: bool) -> None:
     """Start it, then the Update Process if that can be. What is wrong with that one is raised once both were tried."""
-    from replicate.daemon.with_update import as_it_ran, why_not_start
+    from replicate.daemon.receiver_and_update import as_it_ran, why_not_start
 
     facts, lines = daemon.started(settings, timeout_s)
     if is_alone:
@@ -74,7 +74,7 @@ def _stop(names: Sequence[str], timeout_s: float | None, is_update_kept: bool) -
     something received is not applied."""
     if is_update_kept:
         return daemons.stop_all(names, timeout_s)
-    from replicate.daemon.with_update import stop_both
+    from replicate.daemon.receiver_and_update import stop_both
 
     path = daemons.directory()
     made = stop_both(path, timeout_s=daemons.stop_timeout_s(path, timeout_s))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, open_instance
-from replicate.cli.words import partitions, regions
+from replicate.cli.completion_words import partitions, regions
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
@@ -39,7 +39,7 @@ def add(path: Path, name: str | None, create: bool, yes: bool, partition: str | 
 
     The secondaries make one without rows themselves; one with rows waits there for a seed, and the others go on.
     """
-    from replicate.admin.creating import add_created_region
+    from replicate.admin.region_create import add_created_region
     from replicate.admin.regions import add_region
     from replicate.cli.progress import reading
 
@@ -116,7 +116,7 @@ def list_() -> None:
 @click.argument("path", metavar="NEW_PATH", type=click.Path(path_type=Path))
 def move(name: str, path: Path) -> None:
     """Tell the instance where the file of region NAME is now. Move it, with its -wal, before that."""
-    from replicate.admin.moving import move_region
+    from replicate.admin.region_move import move_region
 
     moved = move_region(open_instance(), name, path.absolute())
     emit(moved, [f"region {moved.name}: {moved.path}"])
@@ -133,7 +133,7 @@ def move(name: str, path: Path) -> None:
 )
 def release(name: str, timeout_s: float, force: bool) -> None:
     """Finish what was received, remove our bookkeeping, and leave plain SQLite."""
-    from replicate.admin.release import release_region
+    from replicate.admin.region_release import release_region
 
     opened = open_instance()
     path = opened.region(name).path
@@ -164,7 +164,7 @@ def upgrade(name: str, script: TextIO, timeout_s: float) -> None:
 
     What was received is applied before. There is no way back to a transaction before it.
     """
-    from replicate.admin.upgrading import upgrade_region
+    from replicate.admin.region_upgrade import upgrade_region
 
     opened = open_instance()
 
@@ -199,7 +199,7 @@ def reindex(name: str, indexes: tuple[str, ...], every: bool, timeout_s: float) 
 @click.argument("path", metavar="COPY", type=click.Path(path_type=Path))
 def plain(path: Path) -> None:
     """Make a copy of a region (a backup of it) plain SQLite, so that anybody may write to it."""
-    from replicate.admin.release import release_copy
+    from replicate.admin.region_release import release_copy
 
     release_copy(path.absolute())
     emit({"plain": path.absolute()}, [f"{path} is plain SQLite"])

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from replicate.cli.common import DOOR, Noun, columns, confirm, emit, instance_name, open_instance, plain, wants_json
+from replicate.cli.completion_words import instances
 from replicate.cli.roles import timeout_option
-from replicate.cli.words import instances
 
 if TYPE_CHECKING:
     from replicate.admin.join_plan import PlannedStep
@@ -137,7 +137,7 @@ def restore(force: bool, yes: bool, timeout_s: float) -> int:
 
 
 def _supplier_restored(opened: Instance, *, force: bool, yes: bool) -> int:
-    from replicate.roles.restored import settle
+    from replicate.roles.restored_supplier import settle
 
     if not force:
         waits = opened.content.is_restoring
@@ -160,7 +160,7 @@ def _confirm_without(opened: Instance, *, yes: bool) -> None:
 
 
 def _primary_restored(opened: Instance, *, force: bool, yes: bool, timeout_s: float) -> int:
-    from replicate.roles import getting_back as back
+    from replicate.roles import restored_primary as back
 
     if force and opened.role == "primary":
         emit({"waits": False}, [f"{opened.name} takes writes, as before"])

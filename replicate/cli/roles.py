@@ -10,8 +10,8 @@ import click
 from replicate.cli.common import VerbCommand, emit, open_instance, plain
 
 if TYPE_CHECKING:
+    from replicate.roles.promote_demote import Promoted
     from replicate.roles.rollback import RolledBack
-    from replicate.roles.takeover import Promoted
 
 timeout_option = click.option(
     "--timeout",
@@ -41,8 +41,8 @@ timeout_option = click.option(
 @timeout_option
 def promote(expect: int | None, force: bool, timeout_s: float) -> None:
     """Make this secondary the primary, with all that it has received. Network and history stay."""
-    from replicate.roles.takeover import next_steps
-    from replicate.roles.takeover import promote as make_primary
+    from replicate.roles.promote_demote import next_steps
+    from replicate.roles.promote_demote import promote as make_primary
 
     opened = open_instance()
 
@@ -102,7 +102,7 @@ def _told_again(made: Promoted) -> str:
 def demote(timeout_s: float) -> None:
     """Make this primary a secondary: it takes no more writes, and may be sent to."""
     from replicate.model.start_command import start_command
-    from replicate.roles.takeover import demote as make_secondary
+    from replicate.roles.promote_demote import demote as make_secondary
 
     opened = open_instance()
     made = make_secondary(opened, timeout_s=timeout_s)

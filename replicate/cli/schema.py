@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from replicate.cli.common import DOOR, Noun, emit, open_instance, plain, wants_json
+from replicate.cli.completion_words import regions
 from replicate.cli.roles import timeout_option
-from replicate.cli.words import regions
 from replicate.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replicate.cli.common import VerbCommand, emit, open_instance
-from replicate.cli.words import instances, partitions, peers, regions
+from replicate.cli.completion_words import instances, partitions, peers, regions
 from replicate.daemon.last_run import start_again
 
 if TYPE_CHECKING:

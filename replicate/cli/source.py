@@ -8,8 +8,8 @@ import click
 
 from replicate.cli import daemons
 from replicate.cli.common import DOOR, LOOKS, emit, instance_path, open_instance
+from replicate.cli.completion_words import peers
 from replicate.cli.filtering import filter_wish, tell_filter
-from replicate.cli.words import peers
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_run import start_again
 from replicate.daemon.lock_file import daemon_names

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replicate.cli.common import LOOKS, VerbCommand, emit, instance_path, open_instance, span_s, wants_json
-from replicate.cli.words import instances
+from replicate.cli.completion_words import instances
 from replicate.errors import UsageError
 
 if TYPE_CHECKING:

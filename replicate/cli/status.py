@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from replicate.cli.common import DOOR, LOOKS, VerbCommand, emit, open_instance
-from replicate.cli.words import findings
+from replicate.cli.completion_words import findings
 
 
 @click.command(cls=VerbCommand)

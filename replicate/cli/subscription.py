@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
-from replicate.cli.words import partitions
+from replicate.cli.completion_words import partitions
 from replicate.model.subscription import LOADING, WAITS
-from replicate.model.wish import TableWish, named_columns, told_what, told_wish
+from replicate.model.table_wish import TableWish, named_columns, told_what, told_wish
 
 if TYPE_CHECKING:
     from replicate.admin.partition_release import ReleasedTables
@@ -58,7 +58,7 @@ def add(name: tuple[str, ...], with_parents: bool) -> None:
 
 def _and_parents(opened: Instance, names: tuple[str, ...]) -> tuple[str, ...]:
     """The partitions' numbers, with those that their tables refer to. UsageError where no table is here yet."""
-    from replicate.admin.references import references_of, with_parents
+    from replicate.admin.foreign_keys import references_of, with_parents
     from replicate.admin.subscriptions import numbers_of
     from replicate.errors import UsageError
 
@@ -98,7 +98,7 @@ def remove(name: tuple[str, ...], directory: Path | None, drop_rows: bool) -> No
                 opened, numbers, directory.absolute(), lambda: done(opened, name), told=copied
             )
     if drop_rows:
-        from replicate.admin.dropping import drop_rows as dropping
+        from replicate.admin.dropping_rows import drop_rows as dropping
         from replicate.cli.progress import counting
 
         numbers = numbers_of(opened, name)
@@ -180,7 +180,7 @@ def list_() -> None:
 @click.argument("name", nargs=-1, required=True, metavar="NAME…", shell_complete=partitions)
 def show(name: tuple[str, ...]) -> None:
     """Show the tables of these partitions, and which of them refer to tables whose rows are not here."""
-    from replicate.admin.references import outside, references_of
+    from replicate.admin.foreign_keys import outside, references_of
     from replicate.admin.subscriptions import numbers_of
     from replicate.transfer.seed.rows import tables_by_partition
 
@@ -229,7 +229,7 @@ def _lines(opened: Instance, rows: list[_Subscribed]) -> list[str]:
 
 def _outside(opened: Instance) -> list[str]:
     """What the wanted rows refer to that is not wanted: a takeover would find children without parents."""
-    from replicate.admin.references import outside, references_of
+    from replicate.admin.foreign_keys import outside, references_of
 
     references = references_of(opened)
     wanted = {number for one in references for number in (one.child_partition, one.parent_partition)}

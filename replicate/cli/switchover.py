@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from replicate.cli.common import VerbCommand, emit, open_instance
-from replicate.cli.words import peers
+from replicate.cli.completion_words import peers
 from replicate.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:

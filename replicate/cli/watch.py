@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replicate.cli.common import VerbOfSeveral, emit, instance_names, span_s, wants_json
-from replicate.cli.pages import pages_options, views_of
+from replicate.cli.watched_instances import pages_options, views_of
 from replicate.errors import PeerUnreachableError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from replicate.cli.common import VerbOfSeveral, emit, instance_names
-from replicate.cli.pages import pages_options, token_in, views_of
+from replicate.cli.watched_instances import pages_options, token_in, views_of
 from replicate.errors import UsageError
 
 if TYPE_CHECKING:

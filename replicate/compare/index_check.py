@@ -29,7 +29,7 @@ from replicate.region.sqlite.indexes import (
     unpacked_entry,
     walk,
 )
-from replicate.region.sqlite.ranges import SCHEMA, names_patrolled
+from replicate.region.sqlite.range_digest import SCHEMA, names_patrolled
 from replicate.region.sqlite.snapshot import reading
 
 ROWS_MAX: Final = 1000

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from replicate.errors import ReplicateError
 from replicate.region.sqlite.digest import SEQUENCES
-from replicate.region.sqlite.ranges import SCHEMA, unpacked_key
+from replicate.region.sqlite.range_digest import SCHEMA, unpacked_key
 from replicate.system.files import read_private, replace_file
 from replicate.wire.message import Check
 

@@ -23,11 +23,11 @@ from replicate.errors import JournalMissingError, NotFoundError, NotSupportedErr
 from replicate.instance.instance import Instance
 from replicate.limits import MIB
 from replicate.model.elements import left_out
+from replicate.model.table_wish import has_list
 from replicate.model.transaction import Op, TableDefinition
-from replicate.model.wish import has_list
 from replicate.region.sqlite.bookkeeping import region_seqno
 from replicate.region.sqlite.digest import SEQUENCES, tables_without_rows
-from replicate.region.sqlite.ranges import (
+from replicate.region.sqlite.range_digest import (
     SCHEMA,
     Later,
     RangeDigest,

@@ -27,7 +27,7 @@ from replicate.model.ruv import (
     minimum,
 )
 from replicate.model.vector import U64_MAX, Origin
-from replicate.wire.vectors import refused
+from replicate.wire.vector_refusals import refused
 
 FORMAT: Final = 1
 _DO: Final = "Print it again there: replicate -i INSTANCE --json ruv"

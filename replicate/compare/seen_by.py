@@ -2,7 +2,7 @@
 
 Guarantees: each has at least what is said here; our own row is exact. Nothing is asked of another host, so what was
 told on the way here counts only once it has come.
-Leaves to others: who tells when (update_process/tending.py), what is forgotten by it (model/seen.py).
+Leaves to others: who tells when (update_process/supplier_upkeep.py), what is forgotten by it (model/seen.py).
 """
 
 from __future__ import annotations

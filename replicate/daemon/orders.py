@@ -34,7 +34,7 @@ FORMAT: Final = 1
 FOLLOW: Final = "follow"
 """The order by which a Source Server takes its mode and its peer's address as they stand in the instance file now."""
 PROGRESS: Final = "progress"
-"""The question to a Source Server how far its peer is (progress.py)."""
+"""The question to a Source Server how far its peer is (source_progress.py)."""
 STATISTICS: Final = "statistics"
 """The order by which a daemon logs statistics or does not: `statistics on`, `statistics on SECONDS`, `statistics
 off`."""

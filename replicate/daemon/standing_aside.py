@@ -1,8 +1,9 @@
 """Having the daemons of an instance stand aside: each ends its work, gives up its lock, and goes on when it is asked no
 more, in the same process. So a role may be gone back on under systemd, which sees nobody end.
 
-    asked_aside(…)      one process asks, for the length of a block, and waits for the daemons' locks (roles/alone.py)
-    is_asked_aside(…)   each daemon looks, from time to time, whether all are asked, or it alone (daemon.py)
+    asked_aside(…)      one process asks, for the length of a block, and waits for the daemons' locks
+    (roles/daemons_down.py) is_asked_aside(…)   each daemon looks, from time to time, whether all are asked, or it alone
+    (daemon.py)
 
 Guarantees: nobody is asked any more once the process that asked has ended, however that was; a question takes nothing
 that keeps another process from asking for longer than an instant.

@@ -4,7 +4,7 @@ Guarantees: where it says that the backlog is zero at a number, each peer named 
 nothing was committed from before that until its Source Server had ended. Where it is not zero in time, the Source
 Servers are stopped all the same, and what each peer lacks is counted. The door opens again at the end, and whenever
 this process, or one of the Source Servers, dies.
-Leaves to others: the door (door/closed.py); what an application does that was refused meanwhile.
+Leaves to others: the door (door/closed_door.py); what an application does that was refused meanwhile.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final
 from replicate.daemon import control
 from replicate.daemon.control import Stopped
 from replicate.daemon.files import DaemonFiles
-from replicate.daemon.progress import progress_of
-from replicate.door.closed import closed_door
+from replicate.daemon.source_progress import progress_of
+from replicate.door.closed_door import closed_door
 from replicate.door.snapshot import door_of
 from replicate.errors import UsageError
 from replicate.instance.instance import Instance

@@ -22,11 +22,11 @@ from replicate.limits import PARTITION_STREAM
 from replicate.model.elements import DEFINITION
 from replicate.model.rowid import ROWID_NAMES, rowid_name
 from replicate.model.transaction import TableDefinition
+from replicate.region.sqlite.allowed_definitions import check_definable, check_travelling
 from replicate.region.sqlite.apply.statements import LEGACY_ALTER
 from replicate.region.sqlite.capture.capture import Capture
 from replicate.region.sqlite.capture.marks import Mark
 from replicate.region.sqlite.capture.tables import read_table_map
-from replicate.region.sqlite.definable import check_definable, check_travelling
 from replicate.region.sqlite.guards import install_guards
 from replicate.region.sqlite.schema import guarded_tables, record_definitions
 from replicate.region.sqlite.sql.elements import element_of

@@ -4,7 +4,7 @@ A supplier asks each that it meets for what it lacks: one that was restored, or 
 supplier that never sent it anything. So what it may lack stays, though another one serves it today.
 
 Guarantees: what was not told counts as lacking. One that was retired, or that shares nothing, is not waited for.
-Leaves to others: who tells when (update_process/tending.py), what is removed (pruning.py). Blocks on the disk.
+Leaves to others: who tells when (update_process/supplier_upkeep.py), what is removed (pruning.py). Blocks on the disk.
 """
 
 from __future__ import annotations

@@ -32,14 +32,14 @@ from replicate.journal.retelling import FRAMED_BYTES_MAX
 from replicate.journal.spool import Spool, large_payload_of, split
 from replicate.journal.walk import PiecedBatch, Pieces
 from replicate.limits import FRAME_CHANGES_MAX, PARTITION_STREAM
+from replicate.model.merged_row import NEVER, Stamp
 from replicate.model.moment import CSN_COUNTER_BITS
-from replicate.model.registers import NEVER, Stamp
 from replicate.model.seen import values_of
 from replicate.model.transaction import Kind, Op
 from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.region.protocol import MergingRows
-from replicate.wire.vectors import MERGED_HERE
+from replicate.wire.vector_refusals import MERGED_HERE
 
 REMOVES: Final = [int(Op.RESOLVED), PARTITION_STREAM, 0, ()]
 """The change that says of a transaction: it removes rows for their unique values, and nothing else."""

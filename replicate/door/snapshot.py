@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from replicate.door.absorbing import held_absorbed
+from replicate.door.absorb_stamps import held_absorbed
 from replicate.door.door import Door
 from replicate.door.recovery.opening import close_door, open_door
 from replicate.door.recovery.redo_region import redo_region
@@ -69,7 +69,7 @@ def take_snapshot(door: Door, *, timeout_s: float, only_at: int | None = None) -
 
 @contextmanager
 def take_absorbed(door: Door, *, timeout_s: float) -> Iterator[Snapshot]:
-    """A snapshot to begin another site with: the region's stamps are those of all of the journal (absorbing.py)."""
+    """A snapshot to begin another site with: the region's stamps are those of all of the journal (absorb_stamps.py)."""
     with ExitStack() as held:
         held.enter_context(held_absorbed(door, timeout_s=timeout_s))
         with take_snapshot(door, timeout_s=timeout_s) as snapshot:

@@ -11,7 +11,7 @@ More transactions are given before the first has come back; what of a large one 
 Guarantees: of each transaction that is given one comes out, with its number, in the order in which they were given, or
 an error names the transaction and what the filter said; nothing is passed over. What comes back as it went stays the
 frame that it was, with its chain hash.
-Leaves to others: the filter's process and the clock (child.py), what the events mean (events.py). Pure.
+Leaves to others: the filter's process and the clock (filter_process.py), what the events mean (events.py). Pure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: two sites that name the same program, with the same bytes and arguments, know it by the same identity; one
 that is changed is another one. A program that is not there, or may not be executed, is refused by name.
-Leaves to others: running it (child.py).
+Leaves to others: running it (filter_process.py).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def program(setting: str, form: str) -> Program:
     if len(named) == 1 and _CALLABLE.match(named[0]):
         module = named[0].partition(":")[0]
         files = [_module_file(module)]
-        command = (sys.executable, "-m", "replicate.filters.host", named[0])
+        command = (sys.executable, "-m", "replicate.filters.callable_host", named[0])
         return Program(command, Form.MSGPACK, named[0], _identity(named[0], named, files))
     path = shutil.which(named[0])
     if path is None:

@@ -21,8 +21,8 @@ import msgpack
 
 from replicate.errors import UsageError
 from replicate.model.column_list import affinity_of
+from replicate.model.table_wish import fold
 from replicate.model.transaction import Column, TableDefinition
-from replicate.model.wish import fold
 
 CHARACTERS_MAX: Final = 1_000
 DEPTH_MAX: Final = 32

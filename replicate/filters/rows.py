@@ -31,8 +31,8 @@ from replicate.journal.record import (
 )
 from replicate.journal.walk import walk
 from replicate.model.column_list import STAND_INS, unfit_statement
+from replicate.model.table_wish import has_list, told_wish
 from replicate.model.transaction import Kind, Op, TableDefinition, changed_of, mask_of
-from replicate.model.wish import has_list, told_wish
 
 REASON: Final = "ROWS_REFUSED"
 _CHANGE: Final = 4

@@ -2,7 +2,8 @@
 
 Guarantees: what is taken goes through the filter in its order, and out in the same one; when the filter fails, nothing
 of the transaction that it had is put out after what came before, and `run` gives the reason.
-Leaves to others: the filter's process (child.py), what it is told (conversation.py), and where the stream comes from.
+Leaves to others: the filter's process (filter_process.py), what it is told (conversation.py), and where the stream
+comes from.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from replicate.model.transaction import Catalogue, Kind, TableDefinition
 from replicate.settings.table import ReceiverConfig, SourceConfig
 
 if TYPE_CHECKING:  # imported where a filter is begun: no start waits for it where there is none
-    from replicate.filters.child import FilterChild
     from replicate.filters.conversation import FilterTalk
+    from replicate.filters.filter_process import FilterChild
     from replicate.filters.program import Program
 
 
@@ -98,7 +99,7 @@ class FilteredStream:
 
     async def run(self) -> FilterError | DamagedError:
         """Until cancelled, or it fails: then the reason."""
-        from replicate.filters.child import FilterChild
+        from replicate.filters.filter_process import FilterChild
 
         assert self._talk is not None
         child = FilterChild(self.program, self._talk, self._come_out, self._may_put, self._log)

@@ -2,7 +2,7 @@
 
 Guarantees: no filter can be turned on where none was configured when the server started; what a filter failed of is
 told until it has let a transaction through again. Where none is configured, nothing is told.
-Leaves to others: the filter's process (child.py), and that the stream begins again at an order.
+Leaves to others: the filter's process (filter_process.py), and that the stream begins again at an order.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from replicate.errors import UsageError
 from replicate.filters.row_filter import BoundFilter, Image, RowFilter, parse
 from replicate.model.column_list import ALL_SHOWN, BlankedColumns, TableShare, blanked
+from replicate.model.table_wish import TableWish, fold, read_wish
 from replicate.model.transaction import TableDefinition
-from replicate.model.wish import TableWish, fold, read_wish
 
 
 @dataclass(frozen=True, slots=True)

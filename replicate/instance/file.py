@@ -31,9 +31,9 @@ from replicate.limits import FORMAT_VERSION, NAME_PATTERN, PARTITION_MAX, PARTIT
 from replicate.model.elements import elements_in, left_out
 from replicate.model.partitions import ONLY_DEFAULT, Partitions, unpack
 from replicate.model.subscription import FROZEN, NOT_WANTED, WAITS, Rows, Subscription
+from replicate.model.table_wish import has_list, told_wishes
 from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Origin
-from replicate.model.wish import has_list, told_wishes
 from replicate.model.writers import SUPPLIER
 from replicate.system.os_errors import NO_DESCRIPTORS, exhausted, mend
 
@@ -213,7 +213,7 @@ class InstanceFile:
     """On a primary that took its role back: the key of the origin of the takeover that superseded it; 0: none."""
     is_restored: bool = False
     """On a primary: its files were those of a backup since its role last changed. On a secondary: it was such a
-    primary, and waits for what it had (roles/getting_back.py)."""
+    primary, and waits for what it had (roles/restored_primary.py)."""
     frozen: Frozen | None = None
     """Whatever its role."""
     partitions: Partitions = ONLY_DEFAULT

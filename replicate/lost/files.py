@@ -15,7 +15,7 @@ from replicate.instance.instance import Instance
 from replicate.lost.file import SUFFIX
 from replicate.lost.history import standing
 from replicate.lost.read import LostReader
-from replicate.lost.sent import sent_to
+from replicate.lost.sent_mark import sent_to
 from replicate.lost.settled import Settled
 
 

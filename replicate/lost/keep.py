@@ -4,7 +4,7 @@ Guarantees: nothing of the instance is changed. Without `force` it is refused by
 commands that show them, send them, or go on without; with `force` the file is durable before this returns. Where an
 earlier command has written them already, that file is enough: what was interrupted is repeated with one file.
 The file lies beside the instance's directory, so that it outlives it.
-Leaves to others: what is removed after it (admin/release.py, admin/removal.py).
+Leaves to others: what is removed after it (admin/region_release.py, admin/instance_removal.py).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """A lost file on its way: from the instance that went back to the primary of now, beside whose directory it waits.
 
-    here    INSTANCE-lost-FIRST-LAST.jsonl             and, once it is there, its .sent (sent.py)
+    here    INSTANCE-lost-FIRST-LAST.jsonl             and, once it is there, its .sent (sent_mark.py)
     there   .INSTANCE-lost-HASH.incoming               while it comes
             INSTANCE-lost-NAME-FIRST-LAST.jsonl        whole: `lost list|show|apply` take it, status has a finding
 
 Guarantees: a file is only sent while nothing in it is settled, and only by the instance whose transactions it holds;
 what has come survives a kill on either side, and the rest follows; under its name it is whole, verified and durable,
 once; it is called sent only after that. A file that comes where it is already counts as not sent there.
-Leaves to others: connections (receiver_server/lost.py, source_server/lost.py).
+Leaves to others: connections (receiver_server/lost_files.py, source_server/lost_files.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from replicate.limits import MIB
 from replicate.lost.file import SUFFIX, place
 from replicate.lost.peers_lack import identity
 from replicate.lost.read import LostReader
-from replicate.lost.sent import forget_sent, sent_to
+from replicate.lost.sent_mark import forget_sent, sent_to
 from replicate.lost.settled import SUFFIX as SETTLED_SUFFIX
 from replicate.system.failpoint import hit
 from replicate.system.files import sync_directory, write_all

@@ -18,7 +18,7 @@ from replicate.limits import MIB
 from replicate.lost.file import FORMAT, LAST_LINE_BYTES_MAX, SUFFIX, last_line
 from replicate.lost.files import look_at_file
 from replicate.lost.history import stands
-from replicate.lost.sent import sent_to
+from replicate.lost.sent_mark import sent_to
 from replicate.lost.settled import count_settled
 
 READ_BYTES_MAX: Final = 16 * MIB

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from replicate.errors import UsageError
+from replicate.model.table_wish import fold
 from replicate.model.transaction import Column, TableDefinition
-from replicate.model.wish import fold
 
 Blank: TypeAlias = int | float | str | bytes | None
 STAND_INS: Final = ("new__", "_alembic_tmp_")

@@ -26,7 +26,7 @@ Numbers = tuple[int, ...]
 Table = tuple[str, str]
 """Region and name. Before the first seed the region may be unknown: ""."""
 Rows = Mapping[Table, str]
-"""Of tables of which some rows or columns are wanted: the text that says which (model/wish.py)."""
+"""Of tables of which some rows or columns are wanted: the text that says which (model/table_wish.py)."""
 
 
 @dataclass(frozen=True, slots=True)

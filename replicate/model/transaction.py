@@ -46,7 +46,8 @@ RETIRED: Final = "retired"
 """What one says of a supplier that is gone, once all others have parted: nothing of it comes after this."""
 OF_GONE: Final = frozenset((RETIRING, PARTED, RETIRED))
 FENCED: Final = "fenced"
-"""What one says that has all other suppliers stand aside, so that the schema may be changed (model/fences.py)."""
+"""What one says that has all other suppliers stand aside, so that the schema may be changed
+(model/schema_fences.py)."""
 STANDS: Final = "stands"
 """What one says by which a supplier stands aside."""
 UNFENCED: Final = "unfenced"

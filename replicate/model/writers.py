@@ -2,7 +2,7 @@
 
 Its supplier gives one away by a transaction (a REGION change, `written`). All that it has written there stands
 before that in every journal, so no two change a row at once. It may have others write beside it instead (`shared`),
-and each of these ends that for itself (`left`): then rows are merged (registers.py). One that alone writes all may
+and each of these ends that for itself (`left`): then rows are merged (merged_row.py). One that alone writes all may
 change the schema.
 
 One that is gone for good (`retiring`) is waited for no longer once every other one has `parted` from it: one with all
@@ -20,7 +20,7 @@ from typing import Final
 
 from replicate.errors import JournalDamagedError
 from replicate.limits import PARTITION_NONE, PARTITION_STREAM
-from replicate.model.fences import Fences
+from replicate.model.schema_fences import Fences
 from replicate.model.transaction import OF_FENCES, OF_GONE, PARTED, RETIRED, RETIRING, SHARED, WRITTEN
 
 SUPPLIER: Final = "supplier"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from replicate.limits import PARTITION_STREAM
-from replicate.model.registers import Lost, Stamp
+from replicate.model.merged_row import Lost, Stamp
 from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Position, SynchronizationVector
 from replicate.model.writers import Writers
@@ -301,7 +301,7 @@ class Absorbed(NamedTuple):
 
 
 class MergingRows(Protocol):
-    """Merges what several suppliers have written into the rows of a region (model/registers.py). Errors are ours."""
+    """Merges what several suppliers have written into the rows of a region (model/merged_row.py). Errors are ours."""
 
     @property
     def absorbed(self) -> int:

@@ -3,7 +3,7 @@
 Guarantees: an instance that is superseded is fenced before `met` returns, and made secondary as soon as applications
 let go of their regions, by any of its daemons, also when it was killed in between; what was found of another primary is
 shown as long as it was heard lately.
-Leaves to others: who says what on a connection (the servers), the judgement (succession.py), the steps (fence.py).
+Leaves to others: who says what on a connection (the servers), the judgement (succession.py), the steps (superseded.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import trio
 
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
-from replicate.roles.fence import Met, give_way, meet
 from replicate.roles.succession import Other, Superseding
+from replicate.roles.superseded import Met, give_way, meet
 
 SHOWN_S: Final = 150.0
 """So long another primary counts as there after it was heard: a Source Server that was refused by one tries again once

@@ -1,8 +1,8 @@
 """A supplier that is gone for good: what it wrote becomes another one's, and nobody waits for it any more.
 
 Who is told of it says so to all (`retiring`), and offers to have what the one that is gone wrote. Each of the others
-takes nothing more from that one, and says so (`parted`: update_process/parting.py). Who has heard all of them has all
-that anybody ever took from it, and says that it is retired.
+takes nothing more from that one, and says so (`parted`: update_process/gone_suppliers.py). Who has heard all of them
+has all that anybody ever took from it, and says that it is retired.
 
 Guarantees: each step is a transaction; the same call again, here or on another site, does what is missing. What one
 that is gone had written, and somebody has, comes to all before it is retired.
@@ -24,7 +24,7 @@ from replicate.instance.instance import Instance
 from replicate.model.transaction import PARTED, RETIRED, RETIRING
 from replicate.model.writers import REST, Writers
 from replicate.region.kind import KIND
-from replicate.roles.writing import held_session, names_of, say, supplier_door, supplier_named
+from replicate.roles.partition_writers import held_session, names_of, say, supplier_door, supplier_named
 
 LOOK_S: Final = 0.2
 

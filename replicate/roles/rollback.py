@@ -6,8 +6,8 @@
 Guarantees: nothing is undone before the file is durable; whatever is killed, the same command goes on and ends the
 same; while the marker stands nobody opens the instance's door; a schema change on the way is refused before anything is
 touched, and so is a point that the journal does not reach back to. Memory holds a piece of the journal.
-Leaves to others: taking back (undo.py), what is on the way (survey.py), which point is common (verdict.py, or who gives
-it), the role (an instance that is rolled back is secondary).
+Leaves to others: taking back (undo_transactions.py), what is on the way (rollback_survey.py), which point is common
+(source_refusal.py, or who gives it), the role (an instance that is rolled back is secondary).
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.protocol import scr_rows
-from replicate.roles.alone import daemons_down
-from replicate.roles.fence import give_way
-from replicate.roles.role import LOCK_TIMEOUT_S, standing_still
-from replicate.roles.survey import Surveyed, survey
-from replicate.roles.undo import undo_region
-from replicate.roles.verdict import forget_verdict, look_at_verdict, may_be_named, proven_point
+from replicate.roles.change_of_role import LOCK_TIMEOUT_S, standing_still
+from replicate.roles.daemons_down import daemons_down
+from replicate.roles.rollback_survey import Surveyed, survey
+from replicate.roles.source_refusal import forget_verdict, look_at_verdict, may_be_named, proven_point
+from replicate.roles.superseded import give_way
+from replicate.roles.undo_transactions import undo_region
 from replicate.system.failpoint import hit
 from replicate.system.files import read_private, remove_file, replace_file, sync_directory
 from replicate.system.locks import FileLock
-from replicate.transfer.packet.store import change_epochs, read_epochs
+from replicate.transfer.packet.epochs_file import change_epochs, read_epochs
 from replicate.transfer.seed.file import read_header
 from replicate.transfer.seed.incoming import DIRECTORY as SEED_DIRECTORY
 

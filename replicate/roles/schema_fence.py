@@ -1,4 +1,4 @@
-"""Changing the schema where several suppliers write: all others stand aside for it (model/fences.py).
+"""Changing the schema where several suppliers write: all others stand aside for it (model/schema_fences.py).
 
     fence:    `fenced` is committed here · the others hear of it, stand aside, and say so, twice
     change:   all statements in one transaction, after all that anybody wrote
@@ -7,7 +7,7 @@
 Guarantees: each step is a transaction; the same call again goes on after a kill. Who shares what is as it was before.
 While not all stand aside nothing is changed, and `unfence` lets everybody write again.
 Leaves to others: what stands in the transaction of the change (door/fenced_schema.py), standing aside
-(update_process/standing.py), the statements (admin/schema_run.py).
+(update_process/aside_for_schema.py), the statements (admin/schema_run.py).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from replicate.door.snapshot import door_of
 from replicate.door.writer_check import asked_to_stand, name_of
 from replicate.errors import ConfigurationError, NotWriterError, TryAgainError
 from replicate.instance.instance import Instance
-from replicate.model.fences import Stand
+from replicate.model.schema_fences import Stand
 from replicate.model.transaction import FENCED, STANDS, UNFENCED
 from replicate.model.writers import REST, Writers
 from replicate.pool import control as word
 from replicate.region.kind import KIND
-from replicate.roles.writing import held_session, say, supplier_door
+from replicate.roles.partition_writers import held_session, say, supplier_door
 from replicate.system.failpoint import hit
 
 LOOK_S: Final = 0.2

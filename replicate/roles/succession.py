@@ -6,7 +6,7 @@ chain hash of its own last common transaction, and only where its own journal ha
 Guarantees: a claim alone never supersedes; nor does anything an instance that was restored from a backup (what it has
 may be the only copy), one that has taken its role back from that very record, or one from which a third site took over
 in between: they have parted, and both say so. Of two sites at most one finds itself superseded.
-Leaves to others: files, the wire, what is done about it (fence.py).
+Leaves to others: files, the wire, what is done about it (superseded.py).
 """
 
 from __future__ import annotations

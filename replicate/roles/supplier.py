@@ -5,7 +5,8 @@ all that it had sent, and write nothing until something is given to them. All of
 
 Guarantees: a conversion that was killed anywhere is finished by the same call; what does not fit is refused by name
 before anything is changed.
-Leaves to others: who writes what (writing.py), daemons (alone.py), the steps of a change of role (role.py).
+Leaves to others: who writes what (partition_writers.py), daemons (daemons_down.py), the steps of a change of role
+(change_of_role.py).
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.kind import KIND
 from replicate.region.protocol import Unmergeable
 from replicate.region.sqlite.turn_role import begin_as_primary, begin_as_supplier
-from replicate.roles.alone import daemons_down
+from replicate.roles.change_of_role import become_secondary, standing_still
+from replicate.roles.daemons_down import daemons_down
+from replicate.roles.partition_writers import give_number, unmergeable_tables, written
 from replicate.roles.retiring import gone_of
-from replicate.roles.role import become_secondary, standing_still
-from replicate.roles.writing import give_number, unmergeable_tables, written
 from replicate.system.failpoint import hit
 from replicate.transfer.packet.epochs import Epochs
-from replicate.transfer.packet.store import change_epochs
+from replicate.transfer.packet.epochs_file import change_epochs
 
 CONVERSION: Final = "conversion"
 

@@ -21,7 +21,7 @@ from replicate.seeing.follow import FollowedLogs
 from replicate.seeing.history import SeenHistory
 from replicate.seeing.picture import COLUMNS, InstancePicture, picture_of, unreadable
 from replicate.seeing.picture_json import RecordTable
-from replicate.seeing.records import record_tables
+from replicate.seeing.site_records import record_tables
 from replicate.status.collect import collect
 from replicate.status.report import Status
 

@@ -3,7 +3,7 @@
 Guarantees: only the host that was named is asked, and no other that it points to; an answer comes whole within ASK_S,
 and has ANSWER_BYTES_MAX bytes at most; in the clear only on loopback; else by TLS 1.3, to a certificate of the CA that
 bears the host's name. What goes wrong is one error that says what to do.
-Leaves to others: what the answer means (read_picture.py), how often it is asked (elsewhere.py).
+Leaves to others: what the answer means (read_picture.py), how often it is asked (other_host.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Guarantees: what is not such a text, is cut, or bears a number or word that no picture has, is refused as a whole, with
 the place; nothing in it is taken on trust: texts lose what a terminal would obey, times and numbers have bounds. What a
 newer release tells besides is left out. A picture that was told and read is the same picture, its curves rounded.
-Leaves to others: sockets and limits of length (elsewhere.py). Pure.
+Leaves to others: sockets and limits of length (other_host.py). Pure.
 """
 
 from __future__ import annotations

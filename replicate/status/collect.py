@@ -8,7 +8,7 @@ Facts that daemons put into their status, by name; what is not there counts as u
 last_sent_seqno, last_received_seqno, last_applied_seqno, lag_s, transactions_from_pool, transactions_from_files,
 last_error, peer_region_waits. The Receiver Server: is_connected, is_streaming, source, source_last_seqno,
 last_received_seqno, pool_percent, lag_s, or lag_at_least_s where that is not known. Both: heartbeat_period_s, and when
-the other side was last heard (daemon/heard.py). The Update Process: applied_per_s, while it has had work without a
+the other side was last heard (daemon/last_heard.py). The Update Process: applied_per_s, while it has had work without a
 pause, of the last ten seconds.
 """
 
@@ -29,8 +29,8 @@ from replicate.compare.index_found import look_at_indexes
 from replicate.compare.last_compare import Compared, look_at_compared
 from replicate.compare.patrol_found import Patrolled, look_at_patrolled
 from replicate.daemon.files import DaemonFiles
-from replicate.daemon.heard import now as this_moment
-from replicate.daemon.heard import read_facts, utc
+from replicate.daemon.last_heard import now as this_moment
+from replicate.daemon.last_heard import read_facts, utc
 from replicate.daemon.last_run import missing_settings
 from replicate.daemon.status_file import DaemonStatus
 from replicate.door.barrier import NOWHERE, is_held
@@ -46,7 +46,7 @@ from replicate.journal.space import fill_percent, journal_space
 from replicate.limits import REGIONS_MAX
 from replicate.model.contact import Moment, known, patience_s
 from replicate.model.findings import Finding
-from replicate.model.wish import told_what
+from replicate.model.table_wish import told_what
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.region.sqlite.region_state import look_at

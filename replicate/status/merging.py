@@ -1,7 +1,7 @@
 """What a supplier that shares partitions has to say: values that were lost in merges, and suppliers that are silent.
 
 Guarantees: only looks, and never raises for what it cannot read: other findings tell of that.
-Leaves to others: the merges (roles/merges.py), who has told what (update_process/tending.py).
+Leaves to others: the merges (roles/merge_losses.py), who has told what (update_process/supplier_upkeep.py).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from replicate.model.findings import Finding
 from replicate.status.comparing import ago
 from replicate.status.report import PacketsReport
 from replicate.transfer.packet.epochs import Epochs
-from replicate.transfer.packet.store import level_by_packets, read_epochs
+from replicate.transfer.packet.epochs_file import level_by_packets, read_epochs
 
 SHOWN_MAX = 3
 

@@ -560,7 +560,7 @@ class Check:
     """What the source holds of one range of a table, at the transaction `seqno`, which was sent before.
 
     `round_wall_ns` names the round of the patrol, `number` counts its ranges from 1 on; with `is_last` it is over.
-    `table`: "" for the schema. `after`, `upto`: packed keys (region/sqlite/ranges.py), of at most KEYS_BYTES_MAX.
+    `table`: "" for the schema. `after`, `upto`: packed keys (region/sqlite/range_digest.py), of at most KEYS_BYTES_MAX.
     """
 
     round_wall_ns: int

@@ -61,7 +61,7 @@ run nearly always the most, and 2 MiB of frames take 5 ms to write to the journa
 
 Stamps at each step then showed where a batch of 224,000 updates waited: 0.35 s to decode its rows and change them, then
 0.49 s to commit it, beside which the next one was read in 0.2. The committing thread wrote 60 MiB in 240 pieces, and
-read them for their digest in as many, and waited behind each for the interpreter, 0.5 ms: 0.2 s in all (walk.py,
+read them for their digest in as many, and waited after each for the interpreter, 0.5 ms: 0.2 s in all (walk.py,
 pool_frames.py: 0.03 now). The source was told to pause just before the next batch was whole; so it was taken for the
 last one, and committed with nothing read meanwhile. The binding looks through its 512 kept statements for each row:
 0.08 µs (128 now: 0.02). And 180,000 places sorted at once took 15 MiB and 0.25 to 0.37 µs each (order.py, part by part:
@@ -88,7 +88,7 @@ of 2.3, on processors that are busy with the rest: the three daemons take 5.4 µ
 processors that never waited would bear 370 thousand. Stamps at each step, seconds for a batch of 206,000: 0.42 to
 decode and make its rows (the floor's 0.30), then 0.05 to 0.08 for the journal, 0.02 for its flush, and COMMIT, of which
 0.002 is SQLite's and 0.17 its checkpoint; beside these three the next batch is read, in 0.27, so that neither is waited
-for, and the interpreter is never idle: it is the bound. In vain, therefore: a checkpoint behind each second batch only
+for, and the interpreter is never idle: it is the bound. In vain, therefore: a checkpoint after each second batch only
 (192 MiB of WAL), 0.93 of the CPU and 1.00 of the number (six rounds). Numbers sorted by numpy would take 0.06 µs in
 place of 0.25, and 16 MiB to have it loaded.
 
@@ -101,7 +101,7 @@ function:
 cache of 0.2, 0.5 or 8 MiB, columns of slices, `mmap` in place of its view; 0.03 of 3.5 each, and not worth their
 price: SQLite without its mutexes and memory statistics, 8 kept statements in place of 128. Batches that take 2 s in
 place of 1 while more waits: 1.03 times as many of a million, since the first ones, of 19,000 and 84,000, take twice as
-long a row as those of 206,000; but whoever writes here waits twice as long for the region.
+long a row as those of 206,000; but a process that writes here waits twice as long for the region.
 
 How long the second batch gets is foretold by pages since 467e483 (pace.py): 206,000 rows in place of 84,000. Four runs
 in turns with the one before, 3 to 9 rounds each: from the start 1.01 to 1.05 times as many, 0.93 to 0.98 of the CPU of
@@ -127,7 +127,7 @@ did 242 (4.2 times), SQLite alone 363. All three daemons took 5.4 µs, of which 
 times PostgreSQL is where nobody ever waits for a disk: GT.M, in C, has 4.7.
 
 Until 7c0d15e a slice of work, up to two long batches, was over before the first of them was told, and `from_first`
-began there; since then it begins behind the first batch, which is short, and the ones that follow are all counted.
+began there; since then it begins after the first batch, which is short, and the ones that follow are all counted.
 
 Tried for it, and not kept: a process that reads the pool ahead on the other processor, and tells the Update Process
 rows and places: 1.11 times as quick at the mixed load (five rounds), 1.05 at updates, 0.88 at inserts (three), since

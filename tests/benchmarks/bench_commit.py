@@ -37,7 +37,7 @@ and those that pack: 8 to 30 rounds of their own). The machine was shared; CPU t
 Guards at rest (0.3 µs a row) and INSERT … SELECT unheard (half of it) were built, attacked and taken back, as both lose
 changes. Without triggers SQLite copies the records of INSERT … SELECT as they are, and the hook is given NULL for what
 a short record leaves to a column's default. And a DELETE of all rows that is prepared while there is no hook stays
-compiled as one that no hook hears, in the driver's cache, for whoever runs the same text later. A changeset would have
+compiled as one that no hook hears, in the driver's cache, for a later run of the same text. A changeset would have
 to be translated still, knows no true order and no schema changes, and is wholly in memory. The generator gains a
 twentieth; and a signal handler that writes on the same connection would find it running, and its rows would be lost.
 SQLite's memory statistics cost 0.2 µs of a row with a hook: they can only be switched off for a whole process, before
@@ -84,11 +84,11 @@ system call costs its neighbours their caches), pwrite 0.5, getpid 0.2; by thems
 takes 2100 bytecodes in 63 calls, all told, at about 3.5 ns; no function has more than 6 % of them, and a call costs 20
 ns, so writing methods out gains little. Not done, below 0.5 % each: words read and written several at once (a word
 costs 14 ns, eight by one `unpack_from` 60), tuples without their class, BEGIN and the schema version as one text (0.08
-µs), failpoints behind a global (0.02 each), SQLite's data version in place of the schema's (0.07 for 0.37 µs, where
+µs), failpoints guarded by a global (0.02 each), SQLite's data version in place of the schema's (0.07 for 0.37 µs, where
 nobody else writes). The looks for the region's file and the pool's name were at each commit then, and are half a
 millisecond apart now: 1.05 times as many commits a second, of one writer and of four, on a busy machine (1.03 with a
-quarter, 1.1 with a whole one, in which whoever connects for each commit waits for others' looks to run out: 1.22 times
-as long). Two pools in use at once would be two ends of one journal; so whoever makes another waits as long
+quarter, 1.1 with a whole one, where one that connects for each commit waits for others' looks to run out: 1.22 times
+as long). Two pools in use at once would be two ends of one journal; so a process that makes another waits as long
 (shared_memory.py). By samples 43 % of it is the kernel's now, 40 % CPython's (its interpreter's loop 24), 10 % SQLite's
 and the binding's.
 
@@ -96,7 +96,7 @@ With memory that is this machine's own (`--own-memory 17`), at d057a02 in a quie
 under interval, 0.34 and 0.35 of plain NORMAL (30 and 36 µs of CPU, plain 9.4 and 11); durable, a WAL that has grown,
 8.3 and 11.5 thousand, 0.86 and 1.92 times plain FULL, 0.82 and 1.09 times GT.M. At 9a5a08d in another, three runs: 0.33
 and 0.32 to 0.38; 0.85 to 0.87 and 1.51 to 1.76, 0.81 to 0.83 and 0.83 to 1.02 times GT.M. With four writers it is the
-hour that decides: they share two processors with the disk's interrupts and with whoever else has this machine.
+hour that decides: they share two processors with the disk's interrupts and with a process that else has this machine.
 An executemany takes 1.8 µs a row, of which SQLite with guard and hook takes 1.44, without the hook 0.66.
 
 Connections and cursors without a `__getattr__` of theirs, which keeps CPython 3.11 from specializing attributes: 0 to
@@ -154,13 +154,13 @@ begins. A flush waits 11 for the kernel thread that hands it over, takes 30, and
 processors wake up, of which one has the disk's interrupt, and a virtual machine leaves each by way of its host (bound
 to that processor, 25 less in all, plain 18). begin_writing, work, and fdatasync by themselves, less the work: 96 with
 none of it, 74 with 10 µs, 66 from 18 on, and not less with more, for then the write is done. COMMIT and what follows it
-are 18. So nothing is left to be hidden, and what stands before and behind counts in full: 32 and 7, of which plain has
+are 18. So nothing is left to be hidden, and what stands before and after counts in full: 32 and 7, of which plain has
 9. The floor, 106 bytes written and flushed and no more: 95 to 103 (10th percentile 78 to 88), as by O_DIRECT and
 O_DSYNC. GT.M takes 99, plain 107 to 118; 1.3 times plain would be less than that floor.
 
-In vain, one writer, in turns: the slot written behind begin_writing 1.007 (five runs, 0.997 to 1.013), and its failure
+In vain, one writer, in turns: the slot written after begin_writing 1.007 (five runs, 0.997 to 1.013), and its failure
 would have to be voided; the flush written out in one function 1.005. The flush as asynchronous I/O of the kernel
-(io_submit behind the append, COMMIT meanwhile) 98 to 110 µs where the same work takes 88 to 103 now, as one more kernel
+(io_submit after the append, COMMIT meanwhile) 98 to 110 µs where the same work takes 88 to 103 now, as one more kernel
 thread has to wake; O_DIRECT, O_DSYNC and asynchronous 92 beside 92. Who looks at its ring instead of sleeping keeps the
 processor from the thread that it waits for (4 ms). With both processors kept awake by idle-priority loops fdatasync
 takes 37, but the interrupt then falls into COMMIT: 145 in all (10th percentile 114, else 128). That is not ours to do.
@@ -364,7 +364,7 @@ def play(ways: list[Way], case: str, arguments: argparse.Namespace) -> int:
         for way in ways:
             way.run(case, arguments.warm)
     for number in range(arguments.rounds + 1):
-        # Who comes first does so in other rounds last: behind a way that leaves much for the disk to do, one is slower
+        # Who comes first does so in other rounds last: after a way that leaves much for the disk to do, one is slower
         # (measured: 0.85).
         at = number % len(ways)
         for way in ways[at:] + ways[:at]:

@@ -33,12 +33,12 @@ The same four processes as bare loops (a FIFO, a socket, a FIFO, one INSERT, the
 nothing verified, no position kept) took 370 to 400 on a machine half as quick; there, with 2 ms between two commits
 instead of 20 the whole took three quarters. So what helps is to run through less, before what others wait for.
 
-Compare two checkouts as two streets that run at once, with commits in turns, a second each: rounds one behind the other
+Compare two checkouts as two streets that run at once, with commits in turns, a second each: rounds one after the other
 differ by more than most of what can be gained.
 
 Tried, and within 3 % of what it was: to ring before the bytes are read while the read was trio's own; to look for 0.3
 ms before sleeping again; a turn of the source's writer before its reader's next one; huge pages for the heap
-(MADV_COLLAPSE: it is not the TLB); to yield the processor behind the write. To announce a transaction to the other side
+(MADV_COLLAPSE: it is not the TLB); to yield the processor after the write. To announce a transaction to the other side
 while it is being flushed here made it 3 to 10 % slower, in a copy that wrote marks, too.
 """
 

@@ -111,7 +111,7 @@ def tree_cpu_s() -> float:
 
 @dataclass
 class Backlog:
-    """A primary with a backlog of `changes` behind transaction `base`, and secondaries in front of it."""
+    """A primary with a backlog of `changes` after transaction `base`, and secondaries in front of it."""
 
     pair: Pair
     others: list[Instance]
@@ -121,7 +121,7 @@ class Backlog:
 
     @classmethod
     def write(cls, directory: Path, changes: int, keys: int, per_commit: int) -> Backlog:
-        """Write it; a segment behind it seals what is before."""
+        """Write it; a segment after it seals what is before."""
         pair = Pair.create(directory, SCHEMA)
         others = []
         for name in ("local", "spark"):

@@ -136,7 +136,7 @@ def journal(directory: Path, count: int, rounds: int) -> dict[str, Any]:
 
 
 def open_once(primary: Path, number: int) -> None:
-    """Recovery, and one commit behind it, in this process (which has imported everything)."""
+    """Recovery, and one commit after it, in this process (which has imported everything)."""
     connection = replicate.connect(primary)
     connection.execute("INSERT INTO item VALUES (?, 'x')", (1_000_000 + number,))
     connection.commit()

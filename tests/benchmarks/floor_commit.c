@@ -13,7 +13,7 @@
    ringless door, but no row beside the application's: then nothing in the region says which commit was its last.
 
    Left out, though a door needs it: checks, sequence numbers that are looked up, the chain's hash, schema versions,
-   looks for files that were replaced, errors, voids, recovery, heartbeats, anybody who reads. Not for any other use:
+   looks for files that were replaced, errors, voids, recovery, heartbeats, a process that reads. Not for any other use:
    what it writes can not be recovered. Not a bound of other designs: locks in shared memory that outlive their holder
    (robust futexes) would save most of what four calls of flock take, three microseconds of a commit. */
 

@@ -83,7 +83,7 @@ def test_latency(tmp_path: Path) -> None:
     assert line["fdatasync"]["median"] > 0
 
 
-def test_steady_state_behind_a_secondary_that_was_down(tmp_path: Path) -> None:
+def test_steady_state_after_a_secondary_that_was_down(tmp_path: Path) -> None:
     (line,) = lines_of(tmp_path, "steady", "--seconds", "1", "--writers", "1", "--down", "500")
     figure = line["figure"]
     assert figure["committed_per_s"] > 0

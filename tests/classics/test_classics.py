@@ -78,7 +78,7 @@ def order_fault(table: Description) -> str:
 
 @cache
 def names_in(file: str) -> frozenset[str]:
-    """What a test of that file may be called behind the file: a function, or a class and its function."""
+    """What a test of that file may be called after the file: a function, or a class and its function."""
     path = ROOT / file
     if not path.is_file() or not path.name.startswith("test_"):
         return frozenset()

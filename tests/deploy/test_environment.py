@@ -171,7 +171,7 @@ def test_all_that_is_missing_is_named_at_once_with_one_command(
     assert not machine.environment.exists()
 
 
-def test_a_changed_project_file_is_installed_anew_into_the_same_environment(machine: Machine) -> None:
+def test_a_changed_project_file_is_installed_again_into_the_same_environment(machine: Machine) -> None:
     machine.run()
     (machine.checkout / "pyproject.toml").write_text("version 2\n")
     assert machine.run()[0] == 0
@@ -253,7 +253,7 @@ def test_a_working_environment_of_somebody_elses_is_used_but_not_emptied(machine
     assert machine.called() == ["install"]
 
 
-def test_a_python_that_can_not_make_environments_is_named(machine: Machine) -> None:
+def test_a_python_that_cannot_make_environments_is_named(machine: Machine) -> None:
     machine.use_python(ensurepip_code=1)
     code, said = machine.run()
     assert code == 69

@@ -60,7 +60,7 @@ SPLIT = [
 
 def test_the_function_in_python(tmp_path: Path) -> None:
     (tmp_path / "people.py").write_text(example("python"), encoding="utf-8")
-    command = [sys.executable, "-m", "replicate.filters.host", "people:upgrade"]
+    command = [sys.executable, "-m", "replicate.filters.callable_host", "people:upgrade"]
     told = b"".join(msgpack.packb(event) for event in group(*NAMED))
     made = subprocess.run(
         command, input=told, capture_output=True, timeout=60, check=True, env={"PYTHONPATH": f"{tmp_path}:."}

@@ -328,7 +328,7 @@ def _at_home(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("change", [_too_old, _at_home])
-def test_a_python_that_services_can_not_use_is_refused(change: Callable[[Machine], None], machine: Machine) -> None:
+def test_a_python_that_services_cannot_use_is_refused(change: Callable[[Machine], None], machine: Machine) -> None:
     change(machine)
     code, said = machine.run("install")
     assert code == 69

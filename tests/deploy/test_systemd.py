@@ -108,7 +108,7 @@ def test_the_unit_is_hardened(name: str, units: Path) -> None:
 
 
 def test_a_compare_is_a_command_that_ends_and_no_daemon() -> None:
-    """Its own drop-in comes behind the common one, whose name sorts before it."""
+    """Its own drop-in comes after the common one, whose name sorts before it."""
     own = UNITS / "dualsite-compare@.service.d" / "20-compare.conf"
     assert own.name > "10-common.conf"
     text = own.read_text()
@@ -249,7 +249,7 @@ def test_an_instance_with_one_peer_needs_no_name_of_it(site: Site) -> None:
 @pytest.mark.parametrize(
     ("name", "instance"), [("source", "nowhere"), ("receiver", "nowhere"), ("source", "primary:x")]
 )
-def test_what_can_not_work_ends_with_a_code_that_is_not_tried_again(name: str, instance: str, site: Site) -> None:
+def test_what_cannot_work_ends_with_a_code_that_is_not_tried_again(name: str, instance: str, site: Site) -> None:
     with Service(site, name, instance) as service:
         _, errors = service.process.communicate(timeout=60)
         assert str(service.process.returncode) in setting(COMMON, "RestartPreventExitStatus").split()

@@ -47,7 +47,7 @@ class Where(enum.Enum):
 
 
 def where(op: int, value: int) -> Where:
-    """Where the row of a transaction is, or must be: whoever finds it in one region knows of the other. Every third
+    """Where the row of a transaction is, or must be: anybody who finds it in one region knows of the other. Every third
     client has one region only."""
     if op // NUMBERS % 3 == 0:
         return Where.MAIN

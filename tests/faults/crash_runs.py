@@ -204,7 +204,7 @@ def _last(outside: Path) -> int:
 def apply_rest(
     secondary: Instance, primary: Instance, tell: Callable[[object], None], last: int, *, max_bytes: int = 4000
 ) -> None:
-    """Apply the primary's journal up to `last`, a few transactions at a time; `tell` the number behind each."""
+    """Apply the primary's journal up to `last`, a few transactions at a time; `tell` the number after each."""
     session = open_apply_session(secondary)
     reader = ChainReader(make_chain(primary), session.position.last_seqno + 1)
     try:
@@ -234,7 +234,7 @@ def _several(root: Path, tell: Callable[[object], None]) -> None:
     connection.close()
 
 
-# Behind the power loss.
+# After the power loss.
 
 
 def judge(name: str, root: Path, outside: Path, told: Told) -> None:
@@ -331,7 +331,7 @@ def _judge_several(name: str, root: Path, told: Told) -> None:
 
 
 def _judge_hole(root: Path, outside: Path) -> None:
-    """What lies before the hole is there, what lay behind it is in a file of what was rolled back, and there once. New
+    """What lies before the hole is there, what lay after it is in a file of what was rolled back, and there once. New
     rows are a prefix (`off`), by their numbers: one that is missing may be in such a file."""
     instance = Instance.open(root / "alpha")
     found = instances.check(instance)

@@ -4,15 +4,15 @@
                                         [--every durable,seed,…]
 
 Runs: commits under `durable` and `off`, segment switches, the recovery of a torn tail, changes of the instance file,
-and those of crash_runs.py. Behind each operation the extreme states are looked at (all, nothing, names or data alone)
+and those of crash_runs.py. After each operation the extreme states are looked at (all, nothing, names or data alone)
 and some by dice; of the small runs (SMALL, or those of `--every`) then every state within the bound that every_state.py
 names. Of states that
-no reader can tell apart one is judged: the table has those enumerated (one that is legal behind two operations counts
-behind each) and those judged, and behind how many of the operations it looked. With `--seconds` some operations are
+no reader can tell apart one is judged: the table has those enumerated (one that is legal after two operations counts
+after each) and those judged, and after how many of the operations it looked. With `--seconds` some operations are
 left out where the time is short. strace writes the system calls of a real process down, SQLite's among them; disk.py
 makes states of them.
-Guarantees: an acknowledgement counts from the moment when the process told it on its pipe; the states behind the last
-one are always looked at. The states behind an operation depend on the seed, the run and the operation's number alone,
+Guarantees: an acknowledgement counts from the moment when the process told it on its pipe; the states after the last
+one are always looked at. The states after an operation depend on the seed, the run and the operation's number alone,
 however many others are looked at.
 Leaves to others: what a disk may do (disk.py).
 """
@@ -62,7 +62,7 @@ JUDGES: Final = 2
 """Runs that are looked at beside one another."""
 RUNS: Final = (*SMALL, *crash_runs.ROWS)
 Command = Sequence[object]
-LEAST: Final = ("crash states", "operations looked behind")
+LEAST: Final = ("crash states", "operations looked at")
 
 
 @dataclass
@@ -243,9 +243,9 @@ def explore(
     deadline_s: float = math.inf,
     every: bool = False,
 ) -> list[str]:
-    """The states of one run, behind every `stride`-th operation or, with a deadline, as many as fit; what was violated.
-    `name`: of RUNS, or of FAULTY, whose operations are changed behind the recording. `every`: then, in the
-    time that is left, behind each all states of every_state.py."""
+    """The states of one run, after every `stride`-th operation or, with a deadline, as many as fit; what was violated.
+    `name`: of RUNS, or of FAULTY, whose operations are changed after the recording. `every`: then, in the
+    time that is left, after each all states of every_state.py."""
     spoilt = FAULTY.get(name, Faulty(name, lambda ops: ops))
     before = os.environ.get("REPLICATE_SHM_DIR")
     memory = os.environ.get(SHM, "/dev/shm")  # a sync there costs nothing, and what it is worth disk.py knows
@@ -298,7 +298,7 @@ class Looks:
 
 
 class Pace:
-    """Which operations are looked behind: one of each `stride`, or as many as fit the time."""
+    """Which operations are looked at: one of each `stride`, or as many as fit the time."""
 
     def __init__(self, count: int, looks: Looks, dice: random.Random) -> None:
         self._count, self._stride, self._deadline_s, self._dice = count, looks.stride, looks.deadline_s, dice
@@ -328,7 +328,7 @@ class Pace:
 
 
 class Walk:
-    """The states behind the operations of one run; each that no reader can tell from another is judged once."""
+    """The states after the operations of one run; each that no reader can tell from another is judged once."""
 
     def __init__(self, name: str, run: Run, disk: TracedDisk, ops: list[Op], outside: Path, may_refuse: bool) -> None:
         self.violations: list[str] = []
@@ -339,7 +339,7 @@ class Walk:
         """By what counts of a state: the rows that were there, where that is all that is asked (`_is_by_rows`)."""
         self._is_by_rows = self._recorded != "instance" and self._recorded not in crash_runs.ROWS
         self._enumerated: dict[int, int] = {}
-        """Behind which operation how many."""
+        """After which operation how many."""
 
     def look(self, looks: Looks, figures: Counter[str]) -> None:
         """Once from the first operation to the last."""
@@ -348,7 +348,7 @@ class Walk:
         changes = sum(op.kind != "told" for op in self._ops)
         pace = Pace(changes, looks, random.Random(f"{looks.seed} {self._name} {looks.every}"))
         made, looked = ("operations of the small runs", "operations with every state") if looks.every else (
-            "operations", "operations looked behind"
+            "operations", "operations looked at"
         )  # fmt: skip
         told, number = b"", -1
         last_told = max((place for place, op in enumerate(self._ops) if op.kind == "told"), default=-1)

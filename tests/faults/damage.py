@@ -66,7 +66,7 @@ def build(root: Path) -> None:
 
 
 def _fail_commit(session: RegionSession) -> None:
-    """A transaction whose COMMIT the region refuses behind its append: it is voided."""
+    """A transaction whose COMMIT the region refuses after its append: it is voided."""
     session.connection.set_commit_hook(lambda: True)
     try:
         instances.insert(session, 1009)

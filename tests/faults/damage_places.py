@@ -24,7 +24,7 @@ from replicate.journal.segment import open_segment
 from replicate.limits import SEGMENT_HEADER_BYTES
 
 BODY_STEP: Final = 37
-"""Behind a frame's head every so many bytes are flipped; its head at each byte."""
+"""After a frame's head every so many bytes are flipped; its head at each byte."""
 IDENTITY: Final = "../instance.json"
 
 

@@ -143,11 +143,11 @@ class Directory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """A name made (with what it names) or removed (None), not certain yet. `behind`: never there without that one."""
+    """A name made (with what it names) or removed (None), not certain yet. `after`: never there without that one."""
 
     name: str
     what: File | Directory | None
-    behind: Change | None = None
+    after: Change | None = None
 
     @property
     def directory(self) -> str:
@@ -190,7 +190,7 @@ class TracedDisk:
             file = self._file(op.path)
             self.seen[op.target] = self.seen.pop(op.path)
             made = Change(op.target, file)
-            self.changes += [made, Change(op.path, None, behind=made)]
+            self.changes += [made, Change(op.path, None, after=made)]
         elif op.kind == "link":
             self.seen[op.target] = self._file(op.path)
             self.changes.append(Change(op.target, self._file(op.path)))
@@ -205,7 +205,7 @@ class TracedDisk:
 
     def _sync_directory(self, path: str) -> None:
         certain = [one for one in self.changes if one.directory == path]
-        moved = {one.behind.name for one in certain if one.behind is not None and one.behind in self.changes}
+        moved = {one.after.name for one in certain if one.after is not None and one.after in self.changes}
         certain = [one for one in self.changes if one in certain or one.name in moved]
         for one in certain:
             _enter(self.names, one)
@@ -261,7 +261,7 @@ class TracedDisk:
         found = dict(self.names)
         stays: set[str] = set()
         for one in kept:
-            if one.behind is not None and one.behind in self.changes and one.behind not in kept:
+            if one.after is not None and one.after in self.changes and one.after not in kept:
                 stays.add(one.name)  # the file would be nowhere
             if one.name not in stays:
                 _enter(found, one)

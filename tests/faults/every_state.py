@@ -90,7 +90,7 @@ def subsets(count: int) -> list[frozenset[int]]:
 
 @dataclass(slots=True)
 class Variants:
-    """Of a file at one moment, one content for each that can be told apart: `cuts` behind each of its writes (the first
+    """Of a file at one moment, one content for each that can be told apart: `cuts` after each of its writes (the first
     is what is synced, the last all of it), and the `others`; how many there are by their bytes."""
 
     synced: bytes
@@ -145,7 +145,7 @@ def variants(name: str, file: File) -> Variants:
 
 
 class Every:
-    """All states behind one operation after the other."""
+    """All states after each operation, one operation at a time."""
 
     def __init__(self, disk: TracedDisk) -> None:
         self._disk = disk

@@ -62,7 +62,7 @@ def _hanging_syncs(place: Place, role: str) -> Iterator[Callable[[], bool]]:
 
 
 @injection(46, short=True)
-def a_log_that_can_not_grow(place: Place) -> None:
+def a_log_that_cannot_grow(place: Place) -> None:
     """As a full log disk: replication goes on, lines are missing, and how many is said once there is room again.
 
     The limit holds for every file of a process. So the log is first made longer than all that it replaces meanwhile."""

@@ -17,7 +17,7 @@ from tests.harness.waiting import wait_until
 NAMED: Final = frozenset({69, 74, 75})
 """Exit codes of what the surroundings did to a daemon."""
 ROOM_NS: Final = 1_000_000_000
-"""Whoever has told something so long after there was room again has not met a full disk."""
+"""Anybody who has told something so long after there was room again has not met a full disk."""
 POOLFUL: Final = 200
 """Transactions of a filler that fill a receive pool several times over, and a small disk by a third."""
 

@@ -9,7 +9,7 @@ of SQLite below it (region_disk.py). A place is one way through the code to a ca
 each of the errors, EIO first (once more, if it did not come). The table has those that were met beside those that there
 are. Then every other n comes, with each error, by dice and as far as the time goes: hundreds of them are pages that
 SQLite writes one after the other.
-Guarantees: such a process goes on, or ends by an error that has a name; behind it the operator's way (start again what
+Guarantees: such a process goes on, or ends by an error that has a name; after it the operator's way (start again what
 was stopped) leads on without a hand; nothing is missing, twice or torn at the end.
 Leaves to others: which call is which.
 """
@@ -149,7 +149,7 @@ class Sweep:
             self._daemon(self.role, before)
 
     def _writer(self, before: Callable[[], object]) -> None:
-        """Small ones, then a large one and a switch of segments; behind a fatal error everything there starts again."""
+        """Small ones, then a large one and a switch of segments; after a fatal error everything there starts again."""
         town = self.town
         for mode, count in (("several", 3), ("spooler", 3)):
             child = town.client(mode, count=count, before=before, pause_s=0.0, attached=True)

@@ -6,7 +6,7 @@ The harness is proved first: the planted bugs take a few minutes beside the time
 process of its own, gets a share of the time. At the end stands one table with the figures of all parts. Ctrl-C ends the
 part that runs, and gives the table so far.
 Guarantees: exit code 0 only when every figure that must be zero is, no part failed, and all ran to their end; what was
-left out is said, with the reason; nothing stays running, mounted, or behind in shared memory and in the directory for
+left out is said, with the reason; nothing stays running, mounted, or left in shared memory and in the directory for
 temporary files.
 Leaves to others: the parts.
 """
@@ -85,7 +85,7 @@ def parts(hours: float) -> tuple[list[Part], list[str]]:
 
 @contextlib.contextmanager
 def place() -> Iterator[Path]:
-    """A directory for everything, disk and shared memory; behind it nothing is mounted or left."""
+    """A directory for everything, disk and shared memory; after it nothing is mounted or left."""
     made = Path(tempfile.mkdtemp(prefix="replicate-campaign-"))
     memory = Path(tempfile.mkdtemp(prefix="replicate-campaign-", dir="/dev/shm"))
     os.environ["TMPDIR"], os.environ[SHM] = str(made), str(memory)

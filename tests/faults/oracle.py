@@ -101,7 +101,7 @@ class Walked:
     torn: int = 0
     """Transactions whose rows are not in the regions where they belong, or not all of one transaction."""
     times_reused: int = 0
-    """Transactions whose time (CSN) is not behind that of the one before, of the same origin."""
+    """Transactions whose time (CSN) is not after that of the one before, of the same origin."""
 
 
 def walk_journal(instance: Instance, wants: Wants = wants_all) -> Walked:

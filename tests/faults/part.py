@@ -24,7 +24,7 @@ Work = Callable[[argparse.Namespace, "Counter[str]"], None]
 
 
 def parser(module: str) -> argparse.ArgumentParser:
-    """What every part understands. `--seconds`: begin nothing new behind them."""
+    """What every part understands. `--seconds`: begin nothing new after them."""
     made = argparse.ArgumentParser(prog=f"python -m {module}")
     made.add_argument("--seed", type=int, default=1)
     made.add_argument("--seconds", type=float, default=math.inf)

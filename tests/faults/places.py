@@ -73,7 +73,7 @@ ELSEWHERE: Final = (
     "update_process/replay/", "update_process/region_arrival.py", "replicate/roles/", "replicate/lost/",
     "source_server/handover.py", "receiver_server/handover.py", "replicate/compare/repair.py",
     "replicate/admin/freezing.py", "replicate/transfer/seed/some_regions.py",
-    "replicate/transfer/seed/partition.py", "replicate/admin/dropping.py", "replicate/admin/partition_release.py",
+    "replicate/transfer/seed/partition.py", "replicate/admin/dropping_rows.py", "replicate/admin/partition_release.py",
     "replicate/admin/subscriptions.py",
     "replicate/transfer/packet/",
     "replicate/journal/reserve.py",

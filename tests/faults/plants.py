@@ -137,7 +137,7 @@ PLANTS: Final[dict[str, Plant]] = {
         (("{origin: min([last, *(row.get(origin, 0) for row in rows)])", "{origin: last"),),
         ("tests.faults.supplier_worlds", "--worlds", "50"),
     ),
-    "pool not repaired behind a killed writer": Plant(
+    "pool not repaired after a killed writer": Plant(
         "replicate/door/door.py",
         (("            if words[word.INTENT_SEQNO]:\n                self._mend()\n", ""),),
         ("tests.faults.campaign", "--classes", "writer", "--rounds", "14", "--seed", "3", "--converged-s", "12"),

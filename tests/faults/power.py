@@ -84,8 +84,8 @@ class MountedDisk:
         command("mount", "-o", "loop" + self._options, str(self.image), str(self.mounted))
         self.is_mounted = True
 
-    def mount_anew(self) -> None:
-        """What reached the disk, behind an unmount: from a copy of it. A process that has made itself a mount namespace
+    def mount_again(self) -> None:
+        """What reached the disk, after an unmount: from a copy of it. A process that has made itself a mount namespace
         meanwhile (a container, `ip netns exec`) keeps the file system that was shut down alive, and a mount of the same
         image would only be that one again."""
         copy = self.image.with_suffix(".next")
@@ -223,7 +223,7 @@ class Losses:
         for site in sites:
             self.disks[site].unmount()
             town.reboot(self.uuids[site])
-            self.disks[site].mount_anew()
+            self.disks[site].mount_again()
         found = self._ask("judge", lambda: self._judge_at_once(sites, claims, cut_ns))
         merge(self.figures, found)
         self.lost |= set(json.loads((town.told / "lost.json").read_text()))
@@ -243,7 +243,7 @@ class Losses:
         return found
 
     def _judge_at_once(self, sites: tuple[str, ...], claims: dict[str, int], cut_ns: int) -> Counter[str]:
-        """Right behind recovery, before anything is sent again."""
+        """Right after recovery, before anything is sent again."""
         figures: Counter[str] = Counter()
         told = read_told(self.town.told)
         ends = {}

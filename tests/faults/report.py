@@ -94,7 +94,7 @@ def _text(lines: Iterable[tuple[str, str]]) -> str:
 
 
 def _sum(*names: str) -> Callable[[Mapping[str, int]], str]:
-    """The figures of these names behind one another; not measured when none of them is there."""
+    """The figures of these names one after another; not measured when none of them is there."""
 
     def call(figures: Mapping[str, int]) -> str:
         return " / ".join(str(figures.get(name, 0)) for name in names) if {*names} & figures.keys() else ""
@@ -164,7 +164,7 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Mapping[str, int]], str]], ...]] = (
         "crash states enumerated / told apart and judged / violations",
         _sum("crash states enumerated", "crash states", f"{BY_PART}crash_states"),
     ),
-    ("crash states: operations looked behind / operations", _sum("operations looked behind", "operations")),
+    ("crash states: operations looked at / operations", _sum("operations looked at", "operations")),
     (
         "crash states: operations with every state within the bound / of the small runs",
         _sum("operations with every state", "operations of the small runs"),

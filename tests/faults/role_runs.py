@@ -18,7 +18,7 @@ from replicate.audit.verify import verify_journal
 from replicate.instance.instance import Instance
 from replicate.lost.apply import apply_lost
 from replicate.pool import control as word
-from replicate.roles.role import become_primary, become_secondary
+from replicate.roles.change_of_role import become_primary, become_secondary
 from replicate.roles.rollback import rollback
 from tests.harness import instances
 from tests.harness.pair import Pair

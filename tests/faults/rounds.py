@@ -218,7 +218,7 @@ class Rounds:
         self.figures["not converged"] += 1
 
     def _hole(self, place: str) -> None:
-        """Two regions under `off`, one of which loses its tail: what lies behind the hole is taken back. A town of its
+        """Two regions under `off`, one of which loses its tail: what lies after the hole is taken back. A town of its
         own."""
         directory = self.town.directory / f"hole-{self.figures['rounds']}"
         directory.mkdir()

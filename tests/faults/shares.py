@@ -11,7 +11,7 @@ from typing import Final
 
 from replicate.admin import partitions, subscriptions
 from replicate.instance.instance import Instance
-from replicate.model.wish import TableWish
+from replicate.model.table_wish import TableWish
 from tests.faults.client import NUMBERS
 
 WHOLE: Final = ""

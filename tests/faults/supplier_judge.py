@@ -25,7 +25,7 @@ from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch, as_written, decode, decode_changes
 from replicate.journal.walk import walk
 from replicate.limits import PARTITION_STREAM
-from replicate.model.registers import same_value
+from replicate.model.merged_row import same_value
 from replicate.model.seen import merged_told
 from replicate.model.transaction import Resolved, RowChange, Seen, TableDefinition, Transaction
 from replicate.model.vector import Origin

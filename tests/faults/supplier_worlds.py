@@ -71,7 +71,7 @@ def of_packets(seed: int, _figures: Counter[str]) -> None:
 
 def of_retiring(seed: int, _figures: Counter[str]) -> None:
     """One that is gone for good, or two."""
-    writers.test_nothing_of_one_that_is_gone_comes_behind_its_retirement(seed)
+    writers.test_nothing_of_one_that_is_gone_comes_after_its_retirement(seed)
 
 
 def of_databases(seed: int, _figures: Counter[str]) -> None:

@@ -98,7 +98,7 @@ def test_a_peer_that_was_told_and_is_gone_is_found(monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 @pytest.mark.skipif(not can_trace(), reason="strace is not installed, or may not trace here")
 def test_the_states_are_the_same_however_python_buffers_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PYTHONUNBUFFERED made two operations of each line that was told, and so moved all looks behind it."""
+    """PYTHONUNBUFFERED made two operations of each line that was told, and so moved all looks after it."""
     found = []
     for setting in ("", "1"):
         monkeypatch.setenv("PYTHONUNBUFFERED", setting)
@@ -106,7 +106,7 @@ def test_the_states_are_the_same_however_python_buffers_what_is_told(monkeypatch
         assert crash_states.explore("instance", samples=1, stride=5, seed=3, figures=figures) == []
         found.append(figures)
     assert found[0] == found[1]
-    assert (found[0]["operations"], found[0]["operations looked behind"]) == (18, 4)
+    assert (found[0]["operations"], found[0]["operations looked at"]) == (18, 4)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -121,7 +121,7 @@ def test_a_line_that_is_told_is_one_write_and_has_left_the_process(unbuffered: s
 
 
 @pytest.mark.parametrize("stride", [1, 7, 110])
-def test_one_of_each_stride_of_operations_is_looked_behind(stride: int) -> None:
+def test_one_of_each_stride_of_operations_is_looked_at(stride: int) -> None:
     pace = crash_states.Pace(352, crash_states.Looks(3, 1, stride, math.inf), random.Random(3))
     taken = [number for number in range(352) if pace.takes(number)]
     whole = 352 // stride

@@ -67,7 +67,7 @@ def test_wals_that_count_the_same_are_read_the_same(tmp_path: Path) -> None:
             content = file.content(lambda place, _op, kept=kept: None if place in kept else b"")  # type: ignore[misc]
             rows = read(tmp_path / "reader", database, content)
             assert rows_by.setdefault(what_counts("a-wal", content, (whole, synced)), rows) == rows
-        # Before the first of three commits, and behind each; besides, what is left of an older WAL.
+        # Before the first of three commits, and after each; besides, what is left of an older WAL.
         assert len({tuple(rows) for rows in rows_by.values()}) >= 4
         assert len(rows_by) < len(chosen) / 2
         found = variants("a-wal", file)

@@ -33,7 +33,7 @@ def test_every_failpoint_of_the_product_is_known_to_the_campaign() -> None:
     for room in ("roles", "lost", "compare", "admin", "transfer/packet"):
         own_tests += "".join(path.read_text() for path in (places.ROOT / "tests/replicate" / room).glob("*.py"))
     for test in (
-        "tests/receiver_server/test_returning.py",
+        "tests/receiver_server/test_returning_primary.py",
         "tests/replicate/compare/test_repair.py",
         "tests/replicate/transfer/seed/test_some_regions.py",
         "tests/replicate/transfer/seed/test_partition.py",

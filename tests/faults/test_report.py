@@ -27,7 +27,7 @@ NAMED = (
     "unknown", "acknowledged but missing", "failed but present", "duplicates", "gaps", "order errors",
     "digests compared / unequal", "rolled back / in lost files", "rolled back and in no lost file",
     "in a lost file and not rolled back", "crash states enumerated / told apart and judged / violations",
-    "operations looked behind / operations", "operations with every state", "places in the code met / there are",
+    "operations looked at / operations", "operations with every state", "places in the code met / there are",
     "mutations tried / detected",
     "accepted wrongly", "silently shortened", "recovery ms", "time to notice ms", "by kind of death", "time to recover",
     "peak memory", "peak descriptors", "peak disk", "did not converge", "planted bugs found",

@@ -35,7 +35,7 @@ COLUMNS: Final = {
     "seen": ("id", "a"),
     "temp.scratch": ("x", "y"),
 }
-# No empty text: behind one, `lastrowid` is the connection's here, and stays in sqlite3.
+# No empty text: after one, `lastrowid` is the connection's here, and stays in sqlite3.
 ODDITIES: Final = (
     *("SELEC 1", "SELECT nothing FROM p", "INSERT INTO nowhere VALUES (1)"),
     *(

@@ -36,7 +36,7 @@ class Doubts:
     changes: int = 0
     """total_changes when no transaction was open."""
     texts: set[int] = field(default_factory=set)
-    """Cursors whose rows a text factory that was set behind their `execute` may make."""
+    """Cursors whose rows a text factory that was set after their `execute` may make."""
 
     def note(self, step: Step, ours: Seen, theirs: Seen) -> None:
         """A step has been compared."""
@@ -60,7 +60,7 @@ class Doubts:
 
 
 def _cursor(step: Step) -> int:
-    """Whose state is looked at behind a step."""
+    """Whose state is looked at after a step."""
     return step.arguments[0] if step.arguments and type(step.arguments[0]) is int else 0
 
 
@@ -91,7 +91,7 @@ def _told_of_no_sql(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> boo
 
 
 def _rowid_of_what_failed(step: Step, ours: Seen, theirs: Seen, doubts: Doubts) -> bool:
-    """last_insert_rowid() behind an INSERT that failed: in a table with triggers (as ours are, by their guards) SQLite
+    """last_insert_rowid() after an INSERT that failed: in a table with triggers (as ours are, by their guards) SQLite
     finds out later, and has counted the row."""
     failed = doubts.rowid or _cursor(step) in doubts.rowids or theirs[1] == "IntegrityError"
     return failed and _result(ours) == _result(theirs) and _without(ours, "lastrowid") == _without(theirs, "lastrowid")

@@ -53,7 +53,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return ("dict", *((key, plain(one)) for key, one in value.items()))
     if isinstance(value, float):
-        return ("float", format(value, ".15g"))  # releases differ in the digits behind these
+        return ("float", format(value, ".15g"))  # releases differ in the digits after these
     return (type(value).__name__, repr(value))
 
 

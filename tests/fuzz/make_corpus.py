@@ -34,10 +34,10 @@ from replicate.security.sealing import KEY_BYTES, ChunkCipher
 from replicate.settings.load import default_text
 from replicate.transfer.container import SeedHeader, SeedRegion, pack_catalogue
 from replicate.transfer.packet.epochs import EpochRow
+from replicate.transfer.packet.epochs_file import NAME as EPOCHS_NAME
+from replicate.transfer.packet.epochs_file import change_epochs
 from replicate.transfer.packet.format import SegmentPart, Signature
 from replicate.transfer.packet.sealed import PacketSealer
-from replicate.transfer.packet.store import NAME as EPOCHS_NAME
-from replicate.transfer.packet.store import change_epochs
 from replicate.transfer.packet.write import PacketWriter
 from replicate.transfer.seed.file import SeedWriter
 from replicate.wire.codec import encode as encode_message
@@ -442,7 +442,7 @@ def pools() -> Made:
     # WRITTEN, LAST_RECEIVED_SEQNO, RECEIVED_PARTS, READ and APPLIED_SEQNO of the receive pool.
     frames_only = records + padding
     yield "pool_receive", "whole", made({16: len(frames_only), 17: 2}, frames_only)
-    yield "pool_receive", "behind", made({16: len(frames_only), 17: 1, 32: len(records)}, frames_only)
+    yield "pool_receive", "after", made({16: len(frames_only), 17: 1, 32: len(records)}, frames_only)
     yield "pool_receive", "applied", made({16: len(records), 17: 1, 33: 2}, records)
     part = pack_part(7, 9, 0, b"abc", 0)[0]
     parts = pack_head(RecordKind.PARTS, 0, 1, 1, 1, part) + part

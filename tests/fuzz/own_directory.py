@@ -1,6 +1,6 @@
 """A directory of this process in memory, and none that outlives it for good.
 
-Guarantees: it is locked (`flock`) as long as this process lives, and whoever has inherited `fd`; of those that are not,
+Guarantees: it is locked (`flock`) as long as this process, or any heir of `fd`, lives; of those that are not,
 whose makers were killed, none is left when the next one is made.
 Leaves to others: what is in it.
 """

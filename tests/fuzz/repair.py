@@ -1,4 +1,4 @@
-"""Makes mutated bytes verify again, so that a fuzzer gets behind the checksums that would stop it at once.
+"""Makes mutated bytes verify again, so that a fuzzer gets past the checksums that would stop it at once.
 
 Guarantees: nothing but checks (and chain hashes, where asked) is changed; bytes that are not even shaped like a frame
 come back as they were. Written from the formats as documented, not with the product's own packers.

@@ -22,7 +22,7 @@ CHILD = "REPLICATE_FUZZ_CHILD"
 
 
 def fuzz() -> None:
-    """Hands the arguments behind the target's name to libFuzzer. Does not return."""
+    """Hands the arguments after the target's name to libFuzzer. Does not return."""
     import atheris
 
     sys.path.insert(0, str(Path(__file__).parents[2]))

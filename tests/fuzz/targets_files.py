@@ -26,16 +26,16 @@ from replicate.instance.file import check_unique, decode, encode
 from replicate.limits import KIB, NAME_PATTERN
 from replicate.region.sqlite.forensics.pages import NotOurPage, children, rows
 from replicate.settings.load import load, shown, toml_value
+from replicate.transfer.packet.epochs_file import NAME as EPOCHS_NAME
+from replicate.transfer.packet.epochs_file import read_epochs
 from replicate.transfer.packet.format import PacketSummary
 from replicate.transfer.packet.read import PacketReader
 from replicate.transfer.packet.sealed import SealedPacket, plain_bytes_within
-from replicate.transfer.packet.store import NAME as EPOCHS_NAME
-from replicate.transfer.packet.store import read_epochs
 from replicate.transfer.seed.file import SeedReader, good_bytes_of
 from replicate.transfer.seed.request import SeedFailedError, read_answer
 from tests.fuzz import repair
 from tests.fuzz.targets_journal import directory
-from update_process.conflict import conflict_path, read_conflict
+from update_process.conflict_file import conflict_path, read_conflict
 from update_process.replay.archive.files import LocalFiles
 from update_process.replay.archive.manifest import FOLDER, read_ranges, write_range
 from update_process.replay.backlog import ArchiveRanges

@@ -46,7 +46,7 @@ from replicate.model.transaction import (
 )
 from replicate.model.vector import Position, SynchronizationVector, pack_chains, unpack_chains
 from replicate.pool.shared_memory import DIRECTORY_VARIABLE
-from replicate.wire.sequence import check_large, check_parts, check_sequence
+from replicate.wire.frame_sequence import check_large, check_parts, check_sequence
 from tests.fuzz import repair
 from tests.fuzz.own_directory import OwnDirectory, base
 from tests.harness.changed_frames import batch_of
@@ -153,7 +153,7 @@ def journal_segment(data: bytes) -> None:
         raw = repair.journal_frames(raw, SEGMENT_HEADER_BYTES, chains=False)
     header = SegmentHeader.unpack(raw[:SEGMENT_HEADER_BYTES])
     if not mode & 1:
-        # Behind the catalogue (or before it, with parts) everything may have to follow.
+        # After the catalogue (or before it, with parts) everything may have to follow.
         raw = repair.journal_frames(raw, min(header.catalogue_offset, len(raw)), chains=not mode & 2)
         raw = repair.journal_frames(raw, min(header.commit_offset, len(raw)) or SEGMENT_HEADER_BYTES)
     home = directory("segment")

@@ -57,7 +57,7 @@ def _filled(kind: PoolKind, data: bytes, *, first_word: int = 8) -> SharedMemory
 
 @contextmanager
 def _in_our_directory() -> Iterator[None]:
-    """Pools are made, and found, in a directory of ours; whoever runs the targets keeps his own."""
+    """Pools are made, and found, in a directory of ours; anybody who runs the targets keeps his own."""
     home, before = str(directory("shm")), os.environ.get(DIRECTORY_VARIABLE)
     os.environ[DIRECTORY_VARIABLE] = home
     try:

@@ -1,7 +1,7 @@
 """Fuzzing targets of the wire: frames, messages, introductions, compression, and both links as a whole.
 
 Guarantees: a target is a function of its bytes alone. The first byte chooses what is done; checks are made right again
-unless it says otherwise, so that mutations get behind them.
+unless it says otherwise, so that mutations get past them.
 Leaves to others: who calls it; what may be raised (oracle.py).
 """
 

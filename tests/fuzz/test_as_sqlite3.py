@@ -96,7 +96,7 @@ def test_a_program_whose_reference_dies_is_compared_up_to_there(home: Home, monk
         Step("nested", (0, "execute")),
     ],
 )
-def test_what_a_release_can_not_be_asked_is_left_out_beside_that_one_alone(step: Step) -> None:
+def test_what_a_release_cannot_be_asked_is_left_out_beside_that_one_alone(step: Step) -> None:
     assert left_out(step, (3, 11, 7)) is None
     assert left_out(step, (3, 12, 0))
     assert left_out(step, (3, 13, 5))

@@ -32,7 +32,7 @@ def batches(primary: Instance, next_seqno: int, max_bytes: int = 1 << 20) -> lis
 
 
 def following(before: Position, data: bytes, partition: int = 1) -> tuple[Position, int]:
-    """The position and csn behind some frames; every transaction of ours carries the default partition."""
+    """The position and csn after some frames; every transaction of ours carries the default partition."""
     csn = 0
     for offset, head in walk(data):
         carried = (partition,) if read_head(data, offset).kind in (Kind.TRANSACTION, Kind.LARGE) else ()

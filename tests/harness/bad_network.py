@@ -43,7 +43,7 @@ class Line:
         """Nothing is carried any more, and nobody is told."""
 
     def close(self, *, reset: bool = False) -> None:
-        """End both sides: by RST, or by FIN behind what was carried."""
+        """End both sides: by RST, or by FIN after what was carried."""
         self.is_dead = True
         for end in (self.source, self.receiver):
             if reset:

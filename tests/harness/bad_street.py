@@ -1,6 +1,6 @@
 """The whole street over a bad network: real daemons, whose connection goes through `BadNetwork`, with quick deadlines.
 
-Guarantees: `bad_street` gives a street that streams, and ends everything behind the test.
+Guarantees: `bad_street` gives a street that streams, and ends everything after the test.
 Leaves to others: what a test breaks.
 """
 

@@ -15,8 +15,8 @@ import pytest
 from replicate.errors import ConflictError
 from replicate.pool.receive_pool import ReceivePool
 from tests.harness.pair import Pair, run, work_all
-from update_process.deciding import decide
-from update_process.decision import SKIP, Decision, write_decision
+from update_process.conflict_commands import decide
+from update_process.conflict_decision import SKIP, Decision, write_decision
 
 
 def conflicting_pair(directory: Path) -> Pair:

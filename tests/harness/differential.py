@@ -111,7 +111,7 @@ class Sides:
         if "triggers nested too deep" in str(self.calls.error):
             raise Refused  # plain SQLite, without guards, may keep a part of what this statement did (measured)
         if ours != theirs and theirs[:2] == ("error", apsw.SQLITE_BUSY_SNAPSHOT):
-            raise Refused  # where an R*Tree was written, plain SQLite goes on reading behind an OR ROLLBACK (measured)
+            raise Refused  # where an R*Tree was written, plain SQLite goes on reading after an OR ROLLBACK (measured)
         if "error in trigger" in str(self.calls.error):
             self._stale = True
         if ours != theirs and theirs[:2] == ("error", _ERROR) and self._stale:

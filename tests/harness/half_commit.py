@@ -6,7 +6,7 @@ Run: python -m tests.harness.half_commit PRIMARY HOME REGION WRITE ACTION [SIZE]
 It opens the region HOME, attaches all others, commits a first transaction with a row in each, and then one of SIZE rows
 in each (2: a frame; 3: and makes a table; 400: a spool). From the moment when that one is in the journal, the WRITE-th
 write (1: the first) to the WAL of REGION is what ACTION says: `kill` (SIGKILL before it), `torn` (half of it is
-written, then SIGKILL), `once` (it fails: the disk is full), `always` (it and all behind it fail), `close` (as
+written, then SIGKILL), `once` (it fails: the disk is full), `always` (it and all after it fail), `close` (as
 `always`, but in the end a further transaction is tried with the disk mended). A secondary applies what is in its
 receive pool instead. Prints a JSON line for each commit: its number, or the error's class.
 

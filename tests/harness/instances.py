@@ -76,7 +76,7 @@ def make_primary(
 
 
 def lose_pool(instance: Instance) -> None:
-    """What a reboot does to the pool; whoever still has it notices from now on."""
+    """What a reboot does to the pool; a process that still has it notices from now on."""
     pool_path(PoolKind.JOURNAL, instance.content.uuid).unlink(missing_ok=True)
     time.sleep(LOOK_S)
 
@@ -274,7 +274,7 @@ def check(instance: Instance, *, first_seqno: int = 1) -> Found:
 
 
 def power_loss(instance: Instance, keep_bytes: int | None = None) -> None:
-    """The newest segment loses everything behind `keep_bytes`, and the pool is gone."""
+    """The newest segment loses everything after `keep_bytes`, and the pool is gone."""
     if keep_bytes is not None:
         path = newest_segment(instance)
         size = path.stat().st_size

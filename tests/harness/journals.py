@@ -84,7 +84,7 @@ class FrameMaker:
         return self._make(Kind.TRANSACTION, payload or insert_payload([self.next_seqno, value]), self.origin_seqno + 1)
 
     def transactions(self, count: int, value: object = None) -> bytes:
-        """That many, one behind the other."""
+        """That many, one after the other."""
         return b"".join(self.transaction(value) for _ in range(count))
 
     def null(self, reason: str = "void") -> bytes:

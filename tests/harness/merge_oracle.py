@@ -56,7 +56,7 @@ def in_time(events: Iterable[Event]) -> list[Event]:
 
 
 def folded(events: Iterable[Event]) -> dict[Key, tuple[Any, ...]]:
-    """The rows that they come to, one after the other, whoever had seen what."""
+    """The rows that they come to, one after the other, no matter who had seen what."""
     values: dict[Key, list[Any]] = {}
     there: set[Key] = set()
     for event in in_time(events):

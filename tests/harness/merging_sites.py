@@ -17,7 +17,7 @@ from typing import Any
 import apsw
 
 from replicate.door.own_removal import REMOVES
-from replicate.model.registers import Stamp, same_value
+from replicate.model.merged_row import Stamp, same_value
 from replicate.model.seen import merged_told, stable
 from replicate.model.transaction import Op, changed_of, mask_of
 from replicate.region.protocol import Absorbed
@@ -166,7 +166,7 @@ class Site:
         self, sent: Sent, members: Mapping[bytes, Sequence[int]], *, forgets: bool = False, is_killed: bool = False
     ) -> None:
         """A transaction of another site comes. `members`: each site's origins. `forgets`: stamps that nobody needs go.
-        `is_killed`: behind its append, so that the rows are made by redo, and stamps by what the journal says."""
+        `is_killed`: after its append, so that the rows are made by redo, and stamps by what the journal says."""
         stamp = sent.stamp
         self._csn = max(self._csn, stamp.csn)
         told = merged_told(self.told.get(stamp.origin, {}), sent.told)
@@ -324,7 +324,7 @@ def _carry(
 
 
 def folded(site: Site) -> dict[str, Values]:
-    """What all transactions come to, one after the other by their stamps, whoever had seen what."""
+    """What all transactions come to, one after the other by their stamps, no matter who had seen what."""
     groups = column_groups(site.connection, site.definition, by_row=False, sums=site.sums)
     values, there = dict[str, list[Any]](), set[str]()
     for sent in sorted(site.journal, key=lambda one: one.stamp):
@@ -353,7 +353,7 @@ def folded(site: Site) -> dict[str, Values]:
 
 
 def _made_of(table: dict[str, Values], done: list[Any]) -> dict[str, Values]:
-    """The table behind flat changes, each of which fits it."""
+    """The table of flat changes, each of which fits it."""
     rows = dict(table)
     for op, argument, images in _each(done):
         if op == Op.INSERT:

@@ -54,7 +54,7 @@ def is_whole(seed: int) -> bool:
 def folded(
     made: Suppliers, table: str = "ta", *, sums: Sequence[str] = (), by_row: bool = False
 ) -> list[tuple[Any, ...]]:
-    """What all transactions of the table come to, one after the other by time and origin, whoever had seen what:
+    """What all transactions of the table come to, one after the other by time and origin, no matter who had seen what:
     columns that one constraint names are written together. `sums`: its columns to which they add; `by_row`:
     rows are written whole."""
     found: list[tuple[tuple[int, int], Sequence[Any]]] = []

@@ -17,7 +17,7 @@ from replicate.model.ruv import NOTHING, lacks
 from replicate.model.seen import merged_told
 from replicate.model.transaction import History
 from replicate.model.vector import Chains, Origin, Position, SynchronizationVector
-from replicate.transfer.packet import rows
+from replicate.transfer.packet import supplier_rows
 from replicate.transfer.packet.epochs import EpochRow, Epochs
 from replicate.transfer.packet.format import BetweenSuppliers, OriginName, PacketSummary
 from replicate.transfer.packet.vector_order import knows_more_of, vector_order
@@ -118,30 +118,30 @@ class World:
         assert one.origin != site.origin, f"{site.name} is sent what it should have written itself"
         assert one.number == last[0] + 1, f"{site.name} has {last[0]} of an origin, and number {one.number} comes"
         for origin, number in one.seen.items():
-            assert not lacks(here, origin, number), f"{site.name} takes what comes behind what it has not got"
+            assert not lacks(here, origin, number), f"{site.name} takes what comes after what it has not got"
         site.journal.append(one)
 
-    def met(self, site: Site) -> dict[str, rows.MetSupplier]:
+    def met(self, site: Site) -> dict[str, supplier_rows.MetSupplier]:
         """Whom its journal names."""
         here, seen = site.chains(), dict[int, Mapping[int, int]]()
         for one in site.journal:
             seen[one.origin] = merged_told(seen.get(one.origin, {}), one.seen)
         histories = [self.histories[origin] for origin in here]
-        return rows.met_suppliers(histories, site.epochs.origins.values(), seen)
+        return supplier_rows.met_suppliers(histories, site.epochs.origins.values(), seen)
 
     def _reached(self, site: Site, known: Chains) -> int:
         """Up to which place of its journal one has everything that knows that much."""
         lacking = (at for at, one in enumerate(site.journal) if lacks(known, one.origin, one.number))
         return next(lacking, len(site.journal))
 
-    def _row(self, site: Site, other: str) -> rows.SupplierRow:
-        row = rows.row_of(self.met(site).get(other), site.epochs.of(other), site.chains())
-        return row or rows.SupplierRow({}, {})
+    def _row(self, site: Site, other: str) -> supplier_rows.SupplierRow:
+        row = supplier_rows.row_of(self.met(site).get(other), site.epochs.of(other), site.chains())
+        return row or supplier_rows.SupplierRow({}, {})
 
     def export(self, site: Site, targets: Sequence[str], most: int = 10**9) -> list[Carried]:
         """What these lack, `most` transactions in a packet."""
         here = site.chains()
-        known = rows.lowest([rows.needed(self._row(site, one).known, here) for one in targets])
+        known = supplier_rows.lowest([supplier_rows.needed(self._row(site, one).known, here) for one in targets])
         made = []
         while (begin := self._reached(site, known)) < len(site.journal):
             count, end = 0, begin
@@ -151,15 +151,17 @@ class World:
             inside = tuple(one for one in site.journal[begin:end] if lacks(known, one.origin, one.number))
             own = {self.sites[target].origin for target in targets}
             assert len(own) > 1 or not any(one.origin in own for one in inside), "an echo"
-            base = Position(begin, rows.vector_of(known), known)
-            known = rows.joined(known, site.chains(end))
-            made.append(Carried(self._note(site, targets, base, Position(end, rows.vector_of(known), known)), inside))
+            base = Position(begin, supplier_rows.vector_of(known), known)
+            known = supplier_rows.joined(known, site.chains(end))
+            made.append(
+                Carried(self._note(site, targets, base, Position(end, supplier_rows.vector_of(known), known)), inside)
+            )
         return made
 
     def receipt(self, site: Site, target: str) -> Carried:
         """How far it is."""
         here = site.chains()
-        own = Position(len(site.journal), rows.vector_of(here), here)
+        own = Position(len(site.journal), supplier_rows.vector_of(here), here)
         return Carried(self._note(site, [target], own, own), ())
 
     def _note(self, site: Site, targets: Sequence[str], base: Position, end: Position) -> PacketSummary:
@@ -168,7 +170,7 @@ class World:
         summary = PacketSummary(
             bytes(16), NETWORK, site.uuid, site.name, tuple(targets), site.epochs.last_number + 1,
             site.epochs.before(targets, base.last_seqno), base, 0, end, 0,
-            Position(len(site.journal), rows.vector_of(here), here),
+            Position(len(site.journal), supplier_rows.vector_of(here), here),
             tuple(OriginName(one.origin.key, one.name, one.incarnation) for one in names), self.now(), "t", NETWORK * 2,
             BetweenSuppliers(site.incarnation, met=tuple(met[one].incarnation if one in met else 0 for one in targets)),
         )  # fmt: skip
@@ -199,9 +201,9 @@ class World:
         site.epochs = site.epochs.named([*one.origins, OriginName(living, name, one.suppliers.incarnation)])
         chains, here = dict(one.own.chains), site.chains()
         if living in here:
-            chains = rows.joined(chains, {living: here[living]})
+            chains = supplier_rows.joined(chains, {living: here[living]})
         place = self._reached(site, one.own.chains)
-        row = EpochRow(Position(place, rows.vector_of(chains), chains), one.created_wall_ns)
+        row = EpochRow(Position(place, supplier_rows.vector_of(chains), chains), one.created_wall_ns)
         site.epochs = site.epochs.heard(name, row, is_newest=is_newest)
 
     def line(self, source: Site, target: Site, most: int) -> None:

@@ -16,7 +16,7 @@ from replicate.model.vector import Position, SynchronizationVector
 from replicate.pool.receive_pool import RecordKind
 from replicate.transfer.packet.export import PACKET_BYTES_MIN, Exported, ExportRun, signer_of
 from replicate.transfer.packet.format import OriginName, PacketSummary
-from replicate.transfer.packet.offered import look
+from replicate.transfer.packet.judge_packets import look
 from tests.harness.suppliers import Suppliers
 from update_process.packet_feed import PacketFeed
 from update_process.replay.packets import import_packets

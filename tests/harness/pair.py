@@ -57,7 +57,7 @@ class Pair:
     @classmethod
     def create(cls, directory: Path, schema: str = SCHEMA, *, settings: str = SMALL) -> Pair:
         """A primary with the region main, and a secondary that is its peer and empty. REPLICATE_SHM_DIR is set for this
-        process: whoever calls puts it back (monkeypatch.setenv before). `settings`: of both, from before the first pool
+        process: the caller puts it back (monkeypatch.setenv before). `settings`: of both, from before the first pool
         is made."""
         shm = directory / "shm"
         shm.mkdir()
@@ -105,7 +105,7 @@ class Pair:
         write_consumer(self.primary.consumers_directory, Consumer(peer, last))
 
     def deliver(self, pool: ReceivePool, *, upto: int | None = None, record_bytes: int = 64 * 1024) -> int:
-        """Put the primary's transactions behind what the pool has received into the pool, until it is full.
+        """Put the primary's transactions after what the pool has received into the pool, until it is full.
 
         Returns the last number received whole. Of a secondary that has some partitions only, as its source does.
         """
@@ -147,7 +147,7 @@ class Pair:
 
     @contextmanager
     def receive_pool(self, configured_bytes: int = 4 * 1024 * 1024) -> Iterator[ReceivePool]:
-        """A fresh receive pool of the secondary, behind what it has applied."""
+        """A fresh receive pool of the secondary, after what it has applied."""
         pool = ReceivePool.create(
             self.secondary.content.uuid,
             configured_bytes=configured_bytes,

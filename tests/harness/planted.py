@@ -135,7 +135,7 @@ PLANTS = {
         "file", "UPDATE file SET data = CAST('1' || substr(CAST(data AS TEXT), 2) AS BLOB) WHERE id = 4"
     ),
     "a BLOB that was not written in place": Plant("file", "UPDATE file SET data = zeroblob(9005) WHERE id = 5"),
-    # Keys. Names of different case, hidden rowids that VACUUM or a copy gave anew.
+    # Keys. Names of different case, hidden rowids that VACUUM or a copy gave again.
     "another hidden rowid": Plant("value", "UPDATE value SET rowid = -30 WHERE rowid = 30"),
     "a key of another case": Plant("word", "UPDATE word SET word = 'EWORD' WHERE word = 'eword'"),
     "a key that was changed": Plant("exact", "UPDATE exact SET id = 'key 3x' WHERE id = 'key 3'"),
@@ -172,7 +172,7 @@ PLANTS = {
     "another text beside one that is not UTF-8": Plant("raw", "UPDATE raw SET v = 'a' WHERE id = 1"),
     # Counters of AUTOINCREMENT: raised by an ignored INSERT, moved before a PRAGMA that travels, forgotten.
     "a counter that is ahead": Plant("sqlite_sequence", "UPDATE sqlite_sequence SET seq = 90 WHERE name = 'counted'"),
-    "a counter that is behind": Plant("sqlite_sequence", "UPDATE sqlite_sequence SET seq = 3 WHERE name = 'account'"),
+    "a counter that is too low": Plant("sqlite_sequence", "UPDATE sqlite_sequence SET seq = 3 WHERE name = 'account'"),
     "a counter that was forgotten": Plant("sqlite_sequence", "DELETE FROM sqlite_sequence WHERE name = 'counted'", -1),
     "a counter of a table that has none": Plant(
         "sqlite_sequence", "INSERT INTO sqlite_sequence VALUES ('coded', 9)", 1

@@ -4,7 +4,7 @@
 
 runs it and prints one line of JSON. The director forks writers and readers. A writer appends under a flock, as the
 commit door does: intent, frames into the file in two halves, end and seqno, publish; it is armed to SIGKILL itself at
-one of STEPS, or is killed from outside at any moment. Whoever takes the lock next mends. A reader follows from seqno 1,
+one of STEPS, or is killed from outside at any moment. The next to take the lock mends. A reader follows from seqno 1,
 reads the file when it is lapped or told so, and proves every transaction's content. PLANT names a bug to build into the
 pool first (PLANTS): the storm must then fail.
 
@@ -389,7 +389,7 @@ class Director:
             self.reap()
             time.sleep(0.005)
         last = Writer(self.directory, random.Random(0))
-        last.mend()  # the last killed one has nobody else behind it
+        last.mend()  # the last killed one has nobody else after it
         last.append()
         words[STOP] = 2
         while self.readers and time.monotonic() - begin < TIME_LIMIT_S + 30:

@@ -28,7 +28,7 @@ def frame(seqno: int, largest: int = 700) -> bytes:
 
 
 def frames(first: int, last: int, largest: int = 700) -> bytes:
-    """Frames first to last, one behind the other."""
+    """Frames first to last, one after the other."""
     return b"".join(frame(seqno, largest) for seqno in range(first, last + 1))
 
 

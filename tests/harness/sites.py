@@ -1,6 +1,6 @@
 """Two sites that change their roles, without daemons: a pair whose halves are exchanged by function calls.
 
-Guarantees: `kill_at` runs one call in a process of its own, which dies at a failpoint; `take_over` leaves whoever was
+Guarantees: `kill_at` runs one call in a process of its own, which dies at a failpoint; `take_over` leaves what was
 primary as it is, as a disaster does. What `applied` and `rows` compare are all rows of both sites.
 Leaves to others: what a test attacks.
 """
@@ -16,17 +16,17 @@ from pathlib import Path
 from replicate.door.snapshot import door_of
 from replicate.instance.instance import Instance
 from replicate.journal.catalogue import catalogue_before
-from replicate.roles.fence import give_way, meet, own_takeovers
-from replicate.roles.role import become_primary, become_secondary
+from replicate.roles.change_of_role import become_primary, become_secondary
+from replicate.roles.source_refusal import SourceVerdict, note_verdict
 from replicate.roles.succession import Other
-from replicate.roles.verdict import SourceVerdict, note_verdict
+from replicate.roles.superseded import give_way, meet, own_takeovers
 from tests.harness.pair import Pair
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Sites(Pair):
-    """`primary` and `secondary` are whoever has that part now."""
+    """`primary` and `secondary` are the sites that have that part now."""
 
     @classmethod
     def level(cls, directory: Path) -> Sites:

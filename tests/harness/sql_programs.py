@@ -20,7 +20,7 @@ VALUES: tuple[Any, ...] = (
 )
 _NUMBERS = (0, 1, 2, 3, 4, 5, 7)
 _EXTREMES = (2**63 - 1, -(2**63), 2**53 + 1, 1.7976931348623157e308, 5e-324, "\U0010ffff")
-"""Only for a column without affinity that no rowid is made of: behind the largest rowid SQLite numbers at random, and
+"""Only for a column without affinity that no rowid is made of: after the largest rowid SQLite numbers at random, and
 releases differ in how many digits a REAL gets as text."""
 
 Kind = Literal["execute", "many", "script", "commit", "rollback", "with", "reopen", "kill", "blob"]

@@ -1,4 +1,4 @@
-"""Damage to an index that no row shows: rows that were changed behind it, and a bit of one of its pages.
+"""Damage to an index that no row shows: rows that were changed without it, and a bit of one of its pages.
 
 Guarantees: the rows are as the statements left them; the index has the entries that it had before. Nobody has the
 database open meanwhile. Leaves to others: how it is found.
@@ -19,7 +19,7 @@ def _open(path: Path) -> apsw.Connection:
     return connection
 
 
-def change_behind_index(path: Path, index: str, *statements: str) -> None:
+def change_without_index(path: Path, index: str, *statements: str) -> None:
     """Run the statements while SQLite does not know that index: it is not kept."""
     with closing(_open(path)) as connection:
         ((table, root, sql),) = connection.execute(

@@ -22,15 +22,15 @@ from replicate.dbapi import Connection
 from replicate.door.recovery.opening import close_door, make_chain
 from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.door.snapshot import door_of
-from replicate.door.telling import tell
+from replicate.door.telling_transaction import tell
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.limits import BATCH_BYTES_MAX
 from replicate.model.vector import Chains
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivePool, RecordKind
+from replicate.roles.partition_writers import give, share
 from replicate.roles.supplier import convert
-from replicate.roles.writing import give, share
 from replicate.settings.table import UpdateConfig
 from replicate.transfer.seed.direct import seed
 from replicate.wire.features import FEATURES
@@ -41,7 +41,7 @@ from tests.harness.pair import SMALL, deliver_large
 from update_process.applier import Applier
 from update_process.merging import Merging
 from update_process.routes import Routes
-from update_process.supplied import SupplierApplier
+from update_process.supplied_transactions import SupplierApplier
 from update_process.work_result import Done, Waiting
 
 NAMES = ("a", "b", "c", "d", "e")

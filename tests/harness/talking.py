@@ -1,6 +1,6 @@
 """A conversation with a filter that is no process: transactions made by hand go in, the test says what comes back.
 
-Guarantees: time stands still unless the test moves it. Leaves to others: processes (test_child.py).
+Guarantees: time stands still unless the test moves it. Leaves to others: processes (test_filter_process.py).
 """
 
 from __future__ import annotations

@@ -349,7 +349,7 @@ async def test_the_key_goes_with_its_last_receiver(pair: Pair) -> None:
 # Limits.
 
 
-async def test_one_address_can_not_take_all_connections(pair: Pair) -> None:
+async def test_one_address_cannot_take_all_connections(pair: Pair) -> None:
     async with servers() as running:
         receiver = await running.receiver(
             pair.secondary, receiver__listen="127.0.0.1:0", receiver__connections_per_address_max=3
@@ -408,7 +408,7 @@ async def test_one_deadline_covers_tls_and_hello(pair: Pair, authority: Authorit
 
 
 async def test_a_source_that_dribbles_a_frame_is_cut(pair: Pair) -> None:
-    """Fault 62's other side: bytes come, and the frame does not end. Heartbeats wait behind it: no life."""
+    """Fault 62's other side: bytes come, and the frame does not end. Heartbeats wait for its end: no life."""
     async with servers() as running:
         receiver = await running.receiver(pair.secondary, receiver__dead_after_s=1.0)
         async with connected(port_of(receiver)) as stream:

@@ -131,7 +131,7 @@ async def test_slow_ones_do_not_keep_a_new_source_out(
 async def test_a_source_that_is_answered_is_not_pushed_out_by_a_crowd_from_its_own_address(
     pair: Pair, authority: Authority, kind: str
 ) -> None:
-    """However many come before it has proven who it is: behind a slow line that takes a while."""
+    """However many come before it has proven who it is: over a slow line that takes a while."""
     is_tls = kind == "TLS"
     settings = {"receiver__hello_timeout_s": 600.0, **(TLS if is_tls else {})}
     async with servers() as running:
@@ -170,7 +170,7 @@ async def test_a_crowd_that_begins_as_sources_do_keeps_no_source_of_its_own_addr
         def standing(kind: Standing) -> int:
             return sum(guest.standing is kind for guest in server._admission)
 
-        async def stop_behind_the_answer(stream: trio.SocketStream) -> None:
+        async def stop_after_the_answer(stream: trio.SocketStream) -> None:
             never = After(stream, wait_for_ever)
             if is_tls:
                 await trio.SSLStream(never, client_context(authority.files("east"))).do_handshake()
@@ -179,7 +179,7 @@ async def test_a_crowd_that_begins_as_sources_do_keeps_no_source_of_its_own_addr
 
         async def come(count: int) -> None:
             for stream in await crowd(port_of(receiver), count):
-                nursery.start_soon(stop_behind_the_answer, stream)
+                nursery.start_soon(stop_after_the_answer, stream)
 
         await come(16)
         await wait_until_async(lambda: standing(Standing.ANSWERED) == 16)

@@ -185,7 +185,7 @@ def test_parts_go_on_where_they_were_cut() -> None:
     assert isinstance(hear(link, parts(2, 4))[0], PartsReceived)
 
 
-def test_parts_begin_anew_when_the_source_says_so() -> None:
+def test_parts_begin_again_when_the_source_says_so() -> None:
     link, events = restarted(Start(8, 0, 12, 0), next_part=2, token=TOKEN + 7)
     assert events == [Started(Start(8, 0, 12, 0), b"", True)]
     assert isinstance(hear(link, parts(0, 4))[0], PartsReceived)

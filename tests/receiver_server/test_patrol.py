@@ -204,7 +204,7 @@ async def test_a_region_that_came_while_it_runs_is_verified(pair: Pair) -> None:
 
 
 @pytest.mark.trio
-async def test_behind_a_filter_nothing_is_called_equal(pair: Pair) -> None:
+async def test_beyond_a_filter_nothing_is_called_equal(pair: Pair) -> None:
     pair.catch_up()
     found, said = await verified(pair, checks_of(pair), is_filtered=True)
     assert (found.now.whole.rows, found.now.whole.passed, said) == (0, len(checks_of(pair)), [])

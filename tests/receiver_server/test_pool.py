@@ -37,7 +37,7 @@ def kept(path: Path) -> apsw.Connection:
 async def test_a_region_that_somebody_keeps_to_himself_is_waited_for(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As whoever recovers its WAL does, or takes it over when he closes."""
+    """As a process that recovers its WAL does, or takes it over when he closes."""
     monkeypatch.setattr(pool, "BUSY_LOOK_S", 0.02)
     monkeypatch.setattr(module, "POOL_LOOK_S", 0.02)
     applied = pair.seed()

@@ -399,7 +399,7 @@ async def test_what_has_arrived_outlives_the_receiver(pair: Pair) -> None:
         await wait_until_async(lambda: update.facts.get("last_applied_seqno") == last)
 
 
-async def test_a_request_to_begin_anew_is_answered_behind_what_is_applied(pair: Pair) -> None:
+async def test_a_request_to_begin_again_is_answered_after_what_is_applied(pair: Pair) -> None:
     applied = pair.seed()
     async with servers() as running:
         receiver = await running.receiver(pair.secondary)
@@ -449,7 +449,7 @@ async def test_a_large_transaction_goes_on_where_it_was_cut(pair: Pair) -> None:
     assert len(pair.rows("account")) == 100
 
 
-async def test_a_removed_or_damaged_pool_is_made_anew(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_removed_or_damaged_pool_is_made_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POOL_LOOK_S", 0.3)
     pair.seed()
     async with servers() as running:

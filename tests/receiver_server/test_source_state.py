@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from receiver_server.position import ReceivedParts, Reference
-from receiver_server.returning import Returning
+from receiver_server.returning_primary import Returning
 from receiver_server.source_state import ServedConnection, SourceState
 from replicate.admin.partitions import create
 from replicate.daemon.daemon import DaemonContext

@@ -12,8 +12,8 @@ import trio
 from receiver_server.source_state import SourceState
 from replicate.cli import main
 from replicate.instance.instance import Instance
-from replicate.roles.role import become_secondary
-from replicate.roles.verdict import look_at_verdict, note_verdict
+from replicate.roles.change_of_role import become_secondary
+from replicate.roles.source_refusal import look_at_verdict, note_verdict
 from tests.harness.counting import count_calls
 from tests.harness.pair import assert_equal
 from tests.harness.servers import point, servers

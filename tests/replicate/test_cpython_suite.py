@@ -41,7 +41,7 @@ EXCEPTIONS = {
         "BackupTests.test_progress_all_pages_at_once_2",
         "BackupTests.test_simple",
     ),
-    "deserialize() is refused: it would replace the region behind the commit door": (
+    "deserialize() is refused: it would replace the region past the commit door": (
         "SerializeTests.test_deserialize_corrupt_database",
         "SerializeTests.test_deserialize_wrong_args",
         "SerializeTests.test_serialize_deserialize",

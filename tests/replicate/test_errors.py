@@ -114,7 +114,7 @@ def command(*arguments: str) -> tuple[int, str, str]:
     return code, out.getvalue(), said.getvalue()
 
 
-@pytest.mark.parametrize("where", ["before", "behind", "environment"])
+@pytest.mark.parametrize("where", ["before", "after", "environment"])
 def test_the_command_line_prints_commands_with_its_instance(
     tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,16 +125,16 @@ def test_the_command_line_prints_commands_with_its_instance(
     if where == "environment":
         monkeypatch.setenv("REPLICATE_INSTANCE", "west")
     before = ("-i", "west") if where == "before" else ()
-    behind = ("-iwest",) if where == "behind" else ()
-    code, out, _ = command(*before, "status", *behind)
+    after = ("-iwest",) if where == "after" else ()
+    code, out, _ = command(*before, "status", *after)
     assert code == 1
     assert "Next: replicate -i west receiver start" in out
     assert "-i INSTANCE" not in out
-    found = json.loads(command(*before, "status", "--json", *behind)[1])["findings"]
+    found = json.loads(command(*before, "status", "--json", *after)[1])["findings"]
     assert {finding["do"] for finding in found if finding["code"] == "NO_REGION"} == {"replicate -i west seed"}
-    code, _, said = command(*before, "seed", *behind)
+    code, _, said = command(*before, "seed", *after)
     assert (code, "replicate -i west receiver start; or" in said) == (69, True), said
-    code, _, said = command(*before, "add", *behind)
+    code, _, said = command(*before, "add", *after)
     assert (code, "replicate -i west region add PATH" in said) == (2, True), said
 
 

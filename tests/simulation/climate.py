@@ -1,7 +1,7 @@
 """What kind of world a seed draws: how much is written, by whom and how fast, how wide the line is, which faults come.
 
 Swarm testing: a world in which everything may fail at once mostly fails in the same few ways, each of which hides what
-would have come behind it. So each world has some kinds of faults only, some of them ten times as often as others, and
+would have come after it. So each world has some kinds of faults only, some of them ten times as often as others, and
 some worlds are made for one thing: a source that is away while much is committed, a reader that is lapped.
 
 Guarantees: everything follows from the dice. Leaves to others: what a fault does (faults.py).
@@ -31,7 +31,7 @@ BIASES: Final[tuple[dict[str, int], ...]] = (
 )
 """Worlds made for one thing: frames that nobody syncs, and power that goes twice; writers that die on their way;
 readers that are left behind; damaged bytes; and the first again with two regions, one of which may keep what comes
-behind what the other has lost."""
+after what the other has lost."""
 
 
 @dataclass

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgpack
 
 from replicate.errors import ConflictError, NotSupportedError
-from replicate.model.registers import Lost, Row, Stamp
+from replicate.model.merged_row import Lost, Row, Stamp
 from replicate.model.seen import merged_told
 from replicate.model.transaction import SHARED, Op, TableDefinition, changed_of
 from replicate.model.writers import Writers
@@ -106,7 +106,7 @@ class Content:
 
 
 def images_of(op: int, argument: Any, values: Sequence[Any]) -> tuple[Image | None, Image | None]:
-    """The row before a change, and behind it; None where there is none."""
+    """The row before a change, and after it; None where there is none."""
     if op == Op.INSERT:
         return None, tuple(values)
     if op == Op.DELETE:

@@ -108,7 +108,7 @@ class Disk:
         self.failures: dict[str, int] = {}
         """Call -> how many more of them until one fails with EIO."""
         self.then_write_in = 0
-        """Behind the next call that fails, the n-th write does too: a disk that goes on failing (0: not)."""
+        """After the next call that fails, the n-th write does too: a disk that goes on failing (0: not)."""
         self.is_full = False
         self.short_in = 0
         """The n-th write from now is short (0: none)."""
@@ -180,7 +180,7 @@ class Disk:
 
 
 class SimulatedOs:
-    """The module `os` for whoever runs now. `process()` says who that is; its host has a `disk`."""
+    """The module `os` for the one that runs now. `process()` says who that is; its host has a `disk`."""
 
     path = SimpleNamespace(
         join=os.path.join, dirname=os.path.dirname, basename=os.path.basename, abspath=os.path.abspath
@@ -230,7 +230,7 @@ class SimulatedOs:
         return os.fspath(path) in self._disk().names
 
     def inode(self, fd: int) -> Inode | None:
-        """The file behind a descriptor; None for a directory, or what is no file of ours."""
+        """The file of a descriptor; None for a directory, or what is no file of ours."""
         found = self._fds.get(fd)
         return found[0] if found is not None and isinstance(found[0], Inode) else None
 

@@ -57,7 +57,7 @@ from tests.simulation.kernel import Process
 WALL_NS: Final = 1_700_000_000_000_000_000
 DIRECTORIES: Final = ("journal", "locks", "run", "log", "regions", "consumers", "conflict")
 LOOP_S: Final = 0.0001
-"""What one turn of a loop that finds its condition true at once takes at least: a reader may turn for STALLED_S behind
+"""What one turn of a loop that finds its condition true at once takes at least: a reader may turn for STALLED_S after
 a writer that was killed between two words."""
 
 REGIONS: Final = ("main", "side")
@@ -332,14 +332,14 @@ class SimulatedInterval:
 
 
 class SimulatedPath(type(Path())):  # type: ignore[misc]
-    """A path that looks for its file on the disk of whoever asks."""
+    """A path that looks for its file on the disk of the one that asks."""
 
     def exists(self) -> bool:
         return bool(SimulatedInstance.world.os.path.exists(self))
 
 
 class SimulatedInstance(replicate.instance.instance.Instance):
-    """Instance: opened on the disk of whoever opens it."""
+    """Instance: opened on the disk of the one that opens it."""
 
     world: Any
 

@@ -26,7 +26,7 @@ class Cancelled(BaseException):
 
 
 class _Suspended:
-    """What a coroutine gives the kernel; whoever wakes it has been told before."""
+    """What a coroutine gives the kernel; the one that wakes it has been told before."""
 
     __slots__ = ("shielded",)
 
@@ -227,7 +227,7 @@ class Kernel:
         await (_SHIELDED if shielded else _PLAIN)
 
     def cancel_within(self, process: Process) -> None:
-        """A scope of the process was cancelled: wake whoever is in it."""
+        """A scope of the process was cancelled: wake the one that is in it."""
         for task in process.tasks:
             if not task.is_done and task is not self.task and not task.shielded and task.is_to_be_cancelled():
                 self.wake(task, task.turn)

@@ -1,7 +1,7 @@
 """The model's `MergingRows`: registers beside the rows of a content, one for each group of columns.
 
 Guarantees: as region/sqlite/apply/merge.py; of a table one column at most has unique values.
-Leaves to others: what a row comes to (replicate/model/registers.py), when stamps go (update_process/merging.py).
+Leaves to others: what a row comes to (replicate/model/merged_row.py), when stamps go (update_process/merging.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from replicate.errors import ConflictError
-from replicate.model.registers import NEVER, Groups, Lost, Row, RowChanged, Stamp, groups_of, lost, merged
+from replicate.model.merged_row import NEVER, Groups, Lost, Row, RowChanged, Stamp, groups_of, lost, merged
 from replicate.model.seen import unseen_of
 from replicate.model.transaction import Op, TableDefinition
 from replicate.region.protocol import Absorbed, Merged, RowKeys
@@ -53,7 +53,7 @@ class Piece:
         return groups_of(len(self.definition.columns), TOGETHER.get(self.definition.table, ()))
 
     def changed(self) -> RowChanged:
-        """As registers.py has it."""
+        """As merged_row.py has it."""
         groups = self.groups
         if self.op == Op.INSERT:
             assert self.after is not None

@@ -27,7 +27,7 @@ PATIENCE_S: Final = 2.0
 
 
 class Line:
-    """Between two hosts, whoever connects. `stalled_until`: nothing arrives before. `apart_until`: nobody connects
+    """Between two hosts, connected by either. `stalled_until`: nothing arrives before. `apart_until`: nobody connects
     before."""
 
     __slots__ = ("apart_until", "ends", "stalled_until")
@@ -98,7 +98,7 @@ class Pipe:
         return harmed
 
     def end(self) -> None:
-        """FIN: the end arrives behind everything else."""
+        """FIN: the end arrives after everything else."""
         if self.ends_at is None and not self.is_dead:
             self.ends_at = max(self.last_arrival_s, self.network.kernel.now + self.network.delay_s())
             self._wake(self.ends_at)

@@ -28,7 +28,7 @@ class ViolationError(AssertionError):
 
 class Lane:
     """One region on both sites. `truth`: the identities of all rows in the order of their commits, as far as it cannot
-    change any more up to `fixed`, and as the primary has it now behind that."""
+    change any more up to `fixed`, and as the primary has it now after that."""
 
     def __init__(self, primary: Region, secondary: Region) -> None:
         self.primary = primary
@@ -128,7 +128,7 @@ class Oracle:
         self.acknowledged.update(rows)
 
     def on_sent(self, seqno: int, chain: int) -> None:
-        """The source has handed this frame to the network; nothing behind it."""
+        """The source has handed this frame to the network; nothing after it."""
         known = self.sent.setdefault(seqno, chain)
         if known != chain:
             raise ViolationError("I1 order", f"transaction {seqno} was sent twice, with different content")

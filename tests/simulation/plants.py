@@ -311,7 +311,7 @@ FOUND: Final[dict[str, tuple[str, int]]] = {
 
 
 EQUIVALENT: Final[dict[str, Callable[[], list[Change]]]] = {"cut without fsync": _cut_without_fsync}
-"""Recovery syncs the same segment again (`_rewrite`) before anything is written behind the cut, and until then nobody
+"""Recovery syncs the same segment again (`_rewrite`) before anything is written after the cut, and until then nobody
 has seen anything: a power loss in between leaves what was there before, and recovery does it all again. With that sync
 taken out too it is a bug, which is in PLANTS."""
 

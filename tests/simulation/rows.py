@@ -1,7 +1,7 @@
 """The model's `RowsOfRegion`: changes as they come to be applied, made in a connection's open transaction.
 
 What a change does is one of two functions: `change_listed` where a region is a list of identities (regions.py),
-`change_content` where its rows have values (content.py).
+`change_content` where its rows have values (whose_words.py).
 
 Guarantees: a change that does not fit is a ConflictError that names the transaction.
 Leaves to others: transactions (regions.py), what is right (the oracles).

@@ -47,7 +47,7 @@ import replicate.system.locks
 import replicate.system.os_errors
 import replicate.system.standard_streams
 import update_process.applier
-import update_process.conflict
+import update_process.conflict_file
 import update_process.own_thread
 import update_process.process
 from replicate.settings.load import Address
@@ -104,11 +104,11 @@ SIZES: Final[dict[str, dict[str, Any]]] = {
         "gc": SimpleNamespace(freeze=check_nothing, set_threshold=check_nothing),
     },
     "update_process.applier": {"WINDOW_BYTES": 1500},
-    "update_process.supplied": {"WINDOW_BYTES": 1500, "BATCH_BYTES": 4096, "RECORDS_MAX": 8},
+    "update_process.supplied_transactions": {"WINDOW_BYTES": 1500, "BATCH_BYTES": 4096, "RECORDS_MAX": 8},
     "update_process.merging": {"LAG_MAX": 10, "PURGE_MIN": 2},
     "update_process.unstamped": {"ROWS_MAX": 40, "PART_ROWS": 3},
-    "update_process.tending": {"TOLD_MAX": 12},
-    "replicate.door.absorbing": {"AT_ONCE": 3},
+    "update_process.supplier_upkeep": {"TOLD_MAX": 12},
+    "replicate.door.absorb_stamps": {"AT_ONCE": 3},
 }  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         (receiver_server.seed.Seeds, SimulatedSeeds),
         (replicate.daemon.listening.listen, listen),
         (update_process.own_thread.run_beside, beside),
-        (update_process.conflict.stopped, stopped),
+        (update_process.conflict_file.stopped, stopped),
         (replicate.region.kind.KIND, world.make_kind()),
     ]  # fmt: skip
 

@@ -120,7 +120,7 @@ def test_a_cut_in_the_middle_of_a_large_transaction_goes_on_at_the_right_part() 
     level(made)
 
 
-def test_a_large_transaction_that_is_another_one_begins_anew() -> None:
+def test_a_large_transaction_that_is_another_one_begins_again() -> None:
     journal = Journal(large=(2,), parts=10)
     journal.write(3)
     made = LinkedSites(journal, parts=1)

@@ -219,7 +219,7 @@ def test_cut_at_every_chunk_it_goes_on_at_that_byte(number: int) -> None:
     assert sites.sent_chunks == -(-(len(sites.content) - arrived) // CHUNK_BYTES)
 
 
-def test_a_source_that_has_another_seed_begins_anew() -> None:
+def test_a_source_that_has_another_seed_begins_again() -> None:
     sites = made()
     sites.cut()
     sites.connect(cut_at(20))
@@ -373,7 +373,7 @@ def test_words_about_a_seed_do_not_pile_up_before_a_peer_that_does_not_read() ->
     assert not pair.receiver.has_bytes_to_send
 
 
-def test_a_source_that_can_not_is_not_asked() -> None:
+def test_a_source_that_cannot_is_not_asked() -> None:
     pair = ConnectionPair(primary=replace(PRIMARY, features=("zstd",)))
     pair.settle()
     pair.receiver.accept(pair.now)

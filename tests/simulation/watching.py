@@ -15,7 +15,7 @@ import replicate.door.door
 import source_server.consumer_state
 import source_server.link
 import source_server.process
-from replicate.daemon.driver import Drive
+from replicate.daemon.link_driver import Drive
 from replicate.journal.segment import SegmentFile
 from replicate.wire.frame import FrameReader
 from tests.simulation.oracle import ViolationError

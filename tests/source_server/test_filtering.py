@@ -14,10 +14,10 @@ import trio
 from replicate.audit.query import Query
 from replicate.compare.compare import compare
 from replicate.daemon.orders import give
-from replicate.door.partial import mark_partial
+from replicate.door.partial_journal import mark_partial
 from replicate.door.recovery.opening import close_door, open_door
 from replicate.errors import ConfigurationError, JournalIOError, UsageError
-from replicate.filters.content import Content, note_content, read_content
+from replicate.filters.whose_words import Content, note_content, read_content
 from replicate.journal.chain import Chain
 from source_server.filtering import definitions_there, filter_here
 from tests.harness.filtered import applied, kinds, write_all_kinds
@@ -25,7 +25,7 @@ from tests.harness.pair import Pair
 from tests.harness.servers import Daemon, Servers, point, servers
 from tests.harness.waiting import wait_until_async
 from tests.replicate.admin.test_subscriptions_marked import bare
-from tests.replicate.door.test_partial import flags
+from tests.replicate.door.test_partial_journal import flags
 from update_process.process import serve as serve_update
 from update_process.replay.audited import find_in_journals
 from update_process.replay.command import require_own_words, require_whole_journal, whole_journal

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.trio
 OLD, LOWER = 500, 2
 
 
-def seed_begins_anew(pair: Pair) -> None:
+def seed_begins_again(pair: Pair) -> None:
     retire(PoolKind.JOURNAL, pair.primary.content.uuid)
     lower_consumers(pair.primary, LOWER)
 
@@ -65,7 +65,7 @@ async def source(pair: Pair) -> AsyncIterator[ConsumerState]:
 
 async def test_what_was_said_of_the_old_journal_is_not_stored_after_a_seed(pair: Pair, source: ConsumerState) -> None:
     """A source that is told to pause looks at the pool no more, and hears its peer all the same."""
-    seed_begins_anew(pair)
+    seed_begins_again(pair)
     for seqno in (OLD + 1, OLD + 2):
         says(source, seqno)
         with pytest.raises(PoolReplacedError):
@@ -137,7 +137,7 @@ async def test_a_drop_at_the_cap_between_its_look_and_its_writing_is_not_undone(
 
 
 @pytest.mark.parametrize(("begins_at", "is_void"), [(OLD, False), (OLD + 1, True), (OLD + 2, False)])
-async def test_what_was_compared_is_void_where_the_peer_begins_behind_its_seed(
+async def test_what_was_compared_is_void_where_the_peer_begins_after_its_seed(
     pair: Pair, source: ConsumerState, begins_at: int, is_void: bool
 ) -> None:
     note_compared(pair.primary, "west", 7, ["main.account"])

@@ -201,7 +201,7 @@ async def test_nothing_leaves_before_it_is_durable(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("dead", [False, True], ids=["committers flush", "they die before"])
 async def test_whose_flush_it_is(pair: Pair, monkeypatch: pytest.MonkeyPatch, dead: bool) -> None:
-    """Under `durable` whoever commits flushes, and the source waits for that; if nobody does, it flushes."""
+    """Under `durable` anybody who commits flushes, and the source waits for that; if nobody does, it flushes."""
     flushes = count_calls(monkeypatch, Door, "wait_durable")
     if dead:
         monkeypatch.setattr(Durability, "after_commit", lambda *_: None)
@@ -268,7 +268,7 @@ async def test_a_consumer_that_went_back_is_believed(pair: Pair) -> None:
         assert consumer_of(pair).acknowledged_seqno == applied
 
 
-async def test_a_journal_pool_made_anew_is_attached_again(pair: Pair, tmp_path: Path) -> None:
+async def test_a_journal_pool_made_again_is_attached_again(pair: Pair, tmp_path: Path) -> None:
     async with servers() as running:
         receiver = await running.receiver(pair.secondary)
         point(pair.primary, "west", receiver)
@@ -312,12 +312,12 @@ async def test_one_that_sends_on_and_is_started_while_its_instance_is_seeded_wai
         is_at_work.set()
         may_end.wait(60)
 
-    def seed_anew() -> None:
+    def seed_again() -> None:
         seed(pair.primary, Instance.open(pair.secondary.path), restart=True, progress=progress)
 
     async with servers() as running, trio.open_nursery() as nursery:
         point(pair.secondary, "third", await running.receiver(third))
-        nursery.start_soon(trio.to_thread.run_sync, seed_anew)
+        nursery.start_soon(trio.to_thread.run_sync, seed_again)
         try:
             await wait_until_async(is_at_work.is_set)
             source = running.source(pair.secondary, "third")

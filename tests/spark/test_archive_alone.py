@@ -62,7 +62,7 @@ def test_the_segments_may_be_pruned(backlog: Backlog, spark: Any, engine: str) -
     done = replay(secondary, [backlog.archive], spark=sessions)
     assert (done.seqno, last_seqno(secondary)) == (end, end)
     assert (done.pieces, done.alone) == (3, 3)
-    # Our journal is as true as if it had been received: it can feed a third site, and the stream goes on behind it.
+    # Our journal is as true as if it had been received: it can feed a third site, and the stream goes on after it.
     assert not verify_journal(secondary).findings
     assert frames(secondary, backlog.base_seqno + 1, end) == frames(primary, backlog.base_seqno + 1, end)
     third = backlog.secondary()

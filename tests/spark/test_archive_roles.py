@@ -16,7 +16,7 @@ from replicate.errors import DivergedError, TryAgainError
 from replicate.instance.archive_mark import archived_seqno
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
-from replicate.roles.role import become_primary, become_secondary
+from replicate.roles.change_of_role import become_primary, become_secondary
 from replicate.system import failpoint
 from tests.harness.backlog import write_large
 from tests.harness.sites import Sites, kill_at

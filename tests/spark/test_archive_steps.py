@@ -139,8 +139,8 @@ def test_a_journal_is_not_archived_into_itself(primary: Pair, spark: Any, tmp_pa
     assert sorted(path.name for path in directory.iterdir()) == held
 
 
-def test_an_archive_that_is_not_mounted_is_not_begun_anew(primary: Pair, spark: Any, tmp_path: Path) -> None:
-    """Else the segments behind it would go into the mount point, and then from the journal."""
+def test_an_archive_that_is_not_mounted_is_not_begun_again(primary: Pair, spark: Any, tmp_path: Path) -> None:
+    """Else the segments after it would go into the mount point, and then from the journal."""
     instance, sessions, mounted = primary.primary, lambda: nullcontext(spark), tmp_path / "archive"
     reached = archive_instance(instance, None, spark=sessions, told=silent).last_seqno
     mounted.rename(tmp_path / "elsewhere")
@@ -223,7 +223,7 @@ def test_a_journal_that_does_not_go_on_where_the_archive_ends(primary: Pair, spa
     header = Chain(other).segment(done.last_seqno + 1).header
     with open(newest, "r+b") as file:
         file.write(replace(header, previous_check=header.previous_check ^ 1).pack())
-    another_end = tmp_path / "another_end"  # the same head, behind other transactions
+    another_end = tmp_path / "another_end"  # the same head, after other transactions
     shutil.copytree(primary.primary.journal_directory, another_end)
     with Chain(another_end).open(header.first_seqno) as segment:
         catalogue = segment.read_catalogue()[0]

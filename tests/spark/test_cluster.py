@@ -46,7 +46,7 @@ spark.speculation true
 
 
 class Cluster:
-    """The processes, what they have said, and what whoever drives them needs in the environment."""
+    """The processes, what they have said, and what anybody who drives them needs in the environment."""
 
     def __init__(self, directory: Path) -> None:
         import pyspark

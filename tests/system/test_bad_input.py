@@ -377,7 +377,7 @@ def test_garbage_sent_to_the_receiver(running: Street) -> None:
         ("[journal\n", "line 1"),
     ],
 )
-def test_settings_that_can_not_work(quiet: Street, text: str, named: str) -> None:
+def test_settings_that_cannot_work(quiet: Street, text: str, named: str) -> None:
     file = quiet.secondary / "replicate.toml"
     whole = file.read_text()
     file.write_text(text)

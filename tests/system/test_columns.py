@@ -1,4 +1,4 @@
-"""Some columns of a table over real processes: what is not listed never comes, whoever is killed; what stops it.
+"""Some columns of a table over real processes: what is not listed never comes, no matter who is killed; what stops it.
 
 What a list says is in tests/replicate/model/test_column_list.py; random tables and histories in
 tests/replicate/transfer/seed/test_rows_columns.py.
@@ -176,7 +176,7 @@ WIDER_SHOWN = "SELECT id, '', balance, note, NULL FROM account ORDER BY id"
 @pytest.mark.turns(2)
 @pytest.mark.parametrize("failpoint", ["seed.received:1:kill", "seed.journal_begun:1:kill"])
 def test_a_change_by_a_seed_that_is_killed(street: Street, failpoint: str) -> None:
-    """List and rows change together: before the copy is in its place it is the old one's, behind that the new."""
+    """List and rows change together: before the copy is in its place it is the old one's, after that the new."""
     street.finish([street.writer(1, 60)])
     street.on(street.secondary, "subscription", "filter", "account", *WIDER)
     street.finish([street.writer(11, 30)])

@@ -63,7 +63,7 @@ def test_a_split_brain_ends_when_the_sites_hear_one_another_and_nothing_is_lost(
     both: Both, failpoint: str, parted_s: float
 ) -> None:
     """Also when the daemon of the old primary that hears of it is killed there, and started again. (One that is killed
-    before that costs a writer a transaction, by POOL_REPLACED, as each loss of a pool does: test_fence.py.)"""
+    before that costs a writer a transaction, by POOL_REPLACED, as each loss of a pool does: test_superseded.py.)"""
     old, new = both.primary, both.secondary
     both.on(old, "config", "set", "receiver.auto_rollback", "true")
     both.on(old, "config", "set", "receiver.listen", both.listen)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from replicate.audit.show import show_journal
-from replicate.filters.content import read_content
+from replicate.filters.whose_words import read_content
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from tests.harness.ports import free_port
@@ -93,7 +93,7 @@ def test_a_third_site_gets_it_in_these_words_and_no_filter_runs_again(street: St
 
 @pytest.mark.slow
 def test_it_is_rebuilt_from_its_own_copy_and_journal(street: Street) -> None:
-    """From a seed file and the journal of a site that is behind the filter."""
+    """From a seed file and the journal of a site that is beyond the filter."""
     came(street, street.secondary)
     third = street.directory / "third"
     network = street.status(street.secondary)["network"]

@@ -99,7 +99,7 @@ def test_a_schema_change_on_the_secondary_stops_it_before_the_next_apply(street:
     street.on(street.secondary, "wait", "--seqno", str(seqno), "--timeout", "120")
     assert stranger(street, street.secondary / "regions" / "main.db", change) == ["done"]
     # Nothing that the change touches: it is found all the same.
-    street.write("INSERT OR REPLACE INTO setting VALUES ('behind', 1)")
+    street.write("INSERT OR REPLACE INTO setting VALUES ('after', 1)")
     wait_until(lambda: street.daemon(street.secondary, "update")["exit_code"], what="it stops")
     failed = street.daemon(street.secondary, "update")
     assert failed["exit_code"] == 65

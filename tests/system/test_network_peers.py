@@ -39,7 +39,7 @@ def street(one_street: BadStreet) -> BadStreet:
 
 
 @pytest.mark.parametrize("first", range(3), ids=["receiver first", "source first", "update first"])
-def test_fault_24_whoever_comes_first_waits_for_the_others(first: int, street: BadStreet) -> None:
+def test_fault_24_the_first_to_come_waits_for_the_others(first: int, street: BadStreet) -> None:
     """While all are stopped, commits go on and wait in the journal. (Two sources to one secondary: fault 65.)"""
     sides = {"receiver": street.secondary, "source": street.primary, "update": street.secondary}
     starts: dict[str, Callable[[], None]] = {
@@ -183,7 +183,7 @@ def test_fault_65_a_second_source_of_the_same_name_is_refused_and_the_first_is_u
     street.on(other, "peer", "add", "secondary", f"127.0.0.1:{street.port()}")
     street.on(other, "source", "start", "--peer", "secondary")
     try:
-        told: list[str] = []  # the facts come a moment behind the start, and each attempt begins with none of this
+        told: list[str] = []  # the facts come a moment after the start, and each attempt begins with none of this
 
         def refused() -> bool:
             told.append(str(street.daemon(other, "source-secondary")["facts"].get("last_error")))

@@ -156,7 +156,7 @@ def test_a_frozen_daemon_is_said_and_can_be_stopped(street: Street) -> None:
     status = street.on(street.secondary, "status", check=False)
     assert status.returncode == 1
     assert "update is frozen" in status.stdout
-    seqno = street.write("INSERT INTO loose VALUES ('behind', 1)")
+    seqno = street.write("INSERT INTO loose VALUES ('after', 1)")
     pid = street.pid(street.secondary, "update")
     stopped = street.on(street.secondary, "update", "stop", "--timeout", "0", check=False)
     assert stopped.returncode == 1
@@ -204,7 +204,7 @@ def test_a_stale_lock_file_stops_nobody(street: Street) -> None:
     street.prove_equal()
 
 
-def test_logs_are_rotated_and_one_that_can_not_be_opened_harms_nothing(street: Street) -> None:
+def test_logs_are_rotated_and_one_that_cannot_be_opened_harms_nothing(street: Street) -> None:
     for instance, name, noun in daemons(street):
         log = instance / "log" / f"{name}.log"
         log.rename(f"{log}.1")
@@ -428,7 +428,7 @@ def test_a_second_secondary_and_a_chain_to_a_third(street: Street) -> None:
         street.on(feeder, "peer", "remove", name)
 
 
-def test_seeding_again_while_writers_go_on_and_a_region_added_anew(street: Street) -> None:
+def test_seeding_again_while_writers_go_on_and_a_region_added_again(street: Street) -> None:
     writer = street.writer(6, pause_s=PAUSE_S)
     try:
         assert street.on(street.secondary, "seed", "--from", street.primary, check=False).returncode == 73

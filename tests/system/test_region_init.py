@@ -91,7 +91,7 @@ def test_functions_and_collations_of_the_application_in_a_schema(street: Street)
         ("shop_functions:failing", "no such luck"),
     ],
 )
-def test_what_can_not_be_registered_is_refused_at_the_start(tmp_path: Path, init: str, said: str) -> None:
+def test_what_cannot_be_registered_is_refused_at_the_start(tmp_path: Path, init: str, said: str) -> None:
     (tmp_path / "shop_functions.py").write_text(MODULE)
     street = Street(tmp_path, schema=SCHEMA)
     street.environment["PYTHONPATH"] += f":{tmp_path}"

@@ -23,7 +23,7 @@ from tests.harness.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 
-def test_the_stream_goes_on_behind_a_replay(street: Street) -> None:
+def test_the_stream_goes_on_after_a_replay(street: Street) -> None:
     street.finish([street.writer(1, count=40)])
     street.prove_equal()
     port = street.port()

@@ -12,11 +12,11 @@ import pytest
 import trio
 
 from replicate import connect
-from replicate.admin.upgrading import upgrade_region
+from replicate.admin.region_upgrade import upgrade_region
 from replicate.compare.compare import compare
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
-from replicate.roles.role import become_primary, become_secondary
+from replicate.roles.change_of_role import become_primary, become_secondary
 from tests.harness.filtered import applied
 from tests.harness.servers import point, servers
 from tests.harness.sites import Sites

@@ -153,7 +153,7 @@ def test_a_table_that_changes_stops_it_by_name_and_a_load_mends_it(street: Stree
 @pytest.mark.turns(2)
 @pytest.mark.parametrize("failpoint", ["seed.received:1:kill", "seed.journal_begun:1:kill"])
 def test_a_change_by_a_seed_that_is_killed(street: Street, failpoint: str) -> None:
-    """Condition and rows change together: before the copy is in its place it is the old one's, behind that the new."""
+    """Condition and rows change together: before the copy is in its place it is the old one's, after that the new."""
     street.finish([street.writer(1, 60)])
     street.on(street.secondary, "subscription", "filter", "account", "--where", "balance <= 30")
     street.finish([street.writer(2, 30)])

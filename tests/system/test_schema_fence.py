@@ -98,7 +98,7 @@ def test_the_schema_changes_while_all_write_and_daemons_are_killed(street: Suppl
 
 
 PLACES = ("fence.said:1", "fence.closed:1", "commit.before_append:2", "append.after_write:2", "commit.after_commit:2")
-BEHIND = PLACES[-2:]
+AFTER = PLACES[-2:]
 """Where the change is made, or in the journal: nothing is left to do."""
 
 
@@ -118,7 +118,7 @@ def test_the_command_is_killed_at_each_step(street: SupplierStreet, tmp_path: Pa
         again = street.on(street.by["a"], "schema", "run", change, "--timeout", "60", check=False)
         is_made = again.returncode == 2 and f"table made{number} already exists" in again.stderr
         assert again.returncode == 0 or is_made, again.stderr
-        assert is_made == (place in BEHIND), place
+        assert is_made == (place in AFTER), place
         wait_until(lambda: not any(stands(street, name) for name in NAMES), what="all write again")
     street.level()
     assert all({f"made{number}" for number in range(len(PLACES))} <= street.rows(name).keys() for name in NAMES)

@@ -226,7 +226,7 @@ def test_the_command_is_killed_when_all_has_come(street: Street, place: str) -> 
     assert len(offsets(street)) == 1
 
 
-def test_what_can_not_be_is_said_by_name(street: Street) -> None:
+def test_what_cannot_be_is_said_by_name(street: Street) -> None:
     start_source(street)
     other = street.on(street.secondary, "seed", "--from", "elsewhere", check=False)
     assert other.returncode == 76

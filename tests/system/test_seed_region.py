@@ -1,7 +1,7 @@
 """A seed of one region over the connection, whose source, receiver or command dies, or meets a full disk, on the way:
 the same command ends it, and the other regions go on.
 
-Real processes. What is refused, and each step of putting the copy into its place, is in test_alone.py.
+Real processes. What is refused, and each step of putting the copy into its place, is in test_daemons_down.py.
 """
 
 from __future__ import annotations

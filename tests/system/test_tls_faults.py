@@ -1,6 +1,6 @@
 """The network changes bytes under TLS, between real daemons.
 
-Fault 61 of the project's catalogue, where TLS is what finds it. Behind it both databases are equal row by row, nothing
+Fault 61 of the project's catalogue, where TLS is what finds it. After it both databases are equal row by row, nothing
 has come twice, and no operator had to do anything.
 """
 
@@ -75,7 +75,7 @@ class Flip:
 def test_fault_61_a_bit_changed_under_tls_closes_the_connection_and_is_counted(
     towards: str, at: int, street: BadStreet
 ) -> None:
-    """It has passed TCP's checksum: TLS finds it, whoever receives it says so, and the stream goes on."""
+    """It has passed TCP's checksum: TLS finds it, the side that receives it says so, and the stream goes on."""
     flip, network = Flip(at), street.network
     network.is_tls = True
     if towards == "receiver":

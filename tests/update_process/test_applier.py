@@ -369,7 +369,7 @@ def test_a_small_receive_pool_and_the_setting_bound_a_batch(pair: Pair) -> None:
 
 @pytest.mark.usefixtures("unhurried")
 def test_each_batch_is_told_when_it_is_committed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits on the primary, or looks at `status`, need not wait for the batches behind it."""
+    """Anybody who waits on the primary, or looks at `status`, need not wait for the batches after it."""
     wide(pair, 40)
     with pair.receive_pool(32 * 1024 * 1024) as pool:
         pair.deliver(pool)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from replicate import connect
+from replicate.admin.region_release import release_region
 from replicate.admin.regions import add_region
-from replicate.admin.release import release_region
 from replicate.errors import HardResyncNeededError, NotFoundError
 from replicate.pool.shared_memory import PoolKind, pool_path
 from tests.harness.pair import SCHEMA, Pair, work_all

@@ -62,7 +62,7 @@ def test_it_stops_with_the_number_the_table_and_what_to_do(
         connection.execute("UPDATE t SET b = 'new' WHERE id = 1")
         connection.execute("INSERT INTO t VALUES (2, 5, 0)")
         connection.commit()
-        connection.execute("INSERT INTO other VALUES ('behind')")
+        connection.execute("INSERT INTO other VALUES ('after')")
         connection.commit()
         connection.close()
         pair.deliver(pool)

@@ -1,4 +1,4 @@
-"""AUTOINCREMENT counters of the secondary: the stream says what each was before a transaction, and is behind it."""
+"""AUTOINCREMENT counters of the secondary: the stream says what each was before a transaction, and is after it."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_larger_than_the_pool(pair: Pair) -> None:
     assert_equal(pair)
 
 
-def test_a_process_that_died_in_the_middle_has_it_sent_anew(pair: Pair) -> None:
+def test_a_process_that_died_in_the_middle_has_it_sent_again(pair: Pair) -> None:
     write_large(pair)
     with pair.receive_pool() as pool:
         with pair.applier(pool) as applier:
@@ -89,7 +89,7 @@ def test_a_process_that_died_in_the_middle_has_it_sent_anew(pair: Pair) -> None:
     assert_equal(pair)
 
 
-def test_the_source_begins_it_anew(pair: Pair) -> None:
+def test_the_source_begins_it_again(pair: Pair) -> None:
     write_large(pair)
     with pair.receive_pool() as pool, pair.applier(pool) as applier:
         pair.deliver(pool)
@@ -138,7 +138,7 @@ def test_a_conflict_in_a_late_part(pair: Pair) -> None:
         assert spools(pair) == []
 
 
-def test_whole_ones_before_and_behind(pair: Pair) -> None:
+def test_whole_ones_before_and_after(pair: Pair) -> None:
     for note in ("first", "second"):
         connection = pair.connect()
         connection.execute("INSERT INTO entry VALUES (?, 1, NULL)", (note,))

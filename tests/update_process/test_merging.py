@@ -17,9 +17,9 @@ from replicate.region.sqlite.digest import RegionDigest, digest_region
 from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.own_counters import BLOCK_BITS, is_in_own_block
 from replicate.region.sqlite.row_stamps import read_merged
+from replicate.roles.partition_writers import give, leave, share
 from replicate.roles.retiring import retire
 from replicate.roles.supplier import convert
-from replicate.roles.writing import give, leave, share
 from replicate.transfer.seed.direct import seed
 from tests.harness.instances import with_settings
 from tests.harness.merging_worlds import BY_KEY, UNIQUE, folded
@@ -372,7 +372,7 @@ def test_one_that_is_gone_for_good_is_waited_for_no_longer(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_an_application_that_was_killed_behind_its_append_is_still_seen_as_a_writer(tmp_path: Path) -> None:
+def test_an_application_that_was_killed_after_its_append_is_still_seen_as_a_writer(tmp_path: Path) -> None:
     """What it had committed is in the journal: the next merge there knows that this site wrote beside the other."""
     two = shared(tmp_path)
     run(two, "a", "INSERT INTO ta VALUES (1, 'old', 0)")
@@ -481,7 +481,7 @@ def test_keys_beyond_an_integer_are_one_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_merger_that_was_killed_behind_its_append_knows_what_was_lost(tmp_path: Path) -> None:
+def test_a_merger_that_was_killed_after_its_append_knows_what_was_lost(tmp_path: Path) -> None:
     two = shared(tmp_path)
     run(two, "a", "INSERT INTO ta VALUES (1, 'old', 0)")
     two.level()

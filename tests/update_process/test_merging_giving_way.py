@@ -17,7 +17,7 @@ from replicate.journal.record import FrameBatch
 from replicate.limits import BATCH_BYTES_MAX
 from replicate.pool.shared_memory import PoolKind
 from replicate.pool.shared_memory import retire as retire_pool
-from replicate.roles.restored import settle, turn_back
+from replicate.roles.restored_supplier import settle, turn_back
 from tests.harness.instances import lose_pool, restore_region, save_region
 from tests.harness.merging_worlds import BY_KEY, UNIQUE
 from tests.harness.sites import kill_at
@@ -28,7 +28,7 @@ from tests.update_process.test_merging_large import NAMED, ROWS
 
 @pytest.mark.slow
 def test_what_was_to_be_said_of_a_row_that_gave_way_is_said_after_a_power_loss(tmp_path: Path) -> None:
-    """It stands behind the transaction that was merged, and of both only that one came onto the disk."""
+    """It stands after the transaction that was merged, and of both only that one came onto the disk."""
     two = shared(tmp_path, schema=UNIQUE)
     run(two, "a", "INSERT INTO named VALUES ('of a', 'x', 'a', 1)")
     run(two, "b", "INSERT INTO named VALUES ('of b', 'x', 'b', 2)")
@@ -178,7 +178,7 @@ def test_who_waits_still_goes_before_it_writes_again(three: Suppliers) -> None:
 @pytest.mark.parametrize("count", [1, 2], ids=["first", "second"])
 def test_one_that_is_killed_as_it_settles_does_it_again(three: Suppliers, place: str, count: int) -> None:
     """First it says who it is, then which rows go; and then it takes writes."""
-    call = "replicate.roles.restored:settle"
+    call = "replicate.roles.restored_supplier:settle"
     is_killed = kill_at(f"{place}:{count}", call, three.by["b"].path) == -signal.SIGKILL
     assert is_killed or (place, count) == ("apply.after_commit", 2), "rows are removed once"
     assert kill_at("", call, three.by["b"].path) == 0

@@ -23,8 +23,8 @@ from replicate.journal.walk import walk
 from replicate.model.transaction import Kind
 from replicate.pool.shared_memory import PoolKind
 from replicate.pool.shared_memory import retire as retire_pool
+from replicate.roles.partition_writers import share
 from replicate.roles.supplier import convert
-from replicate.roles.writing import share
 from replicate.transfer.packet.export import PACKET_BYTES_MIN
 from replicate.transfer.seed.direct import seed
 from tests.harness.instances import with_settings
@@ -365,7 +365,7 @@ def test_memory_holds_a_piece(two: Suppliers) -> None:
 
 
 def test_what_a_large_one_tells_is_known_from_then_on(two: Suppliers) -> None:
-    """It tells behind its changes what its writer had seen, so that what it changes was not written beside."""
+    """It tells after its changes what its writer had seen, so that what it changes was not written beside."""
     run(two, "a", FILL)
     two.level()
     run(two, "b", "UPDATE ta SET v = 'of b'")

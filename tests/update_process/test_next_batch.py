@@ -59,10 +59,10 @@ def ahead(applier: Applier, monkeypatch: pytest.MonkeyPatch, then: Callable[[int
     the commit's number (from 1) when they are."""
     found: list[int] = []
     real, real_ahead = applier._commit_batch, applier._take_ahead
-    behind: list[Any] = []
+    after: list[Any] = []
 
     def take_ahead(window: Any, batch: Any, limit: int) -> bool:
-        behind.append(batch)
+        after.append(batch)
         return real_ahead(window, batch, limit)
 
     def commit(batch: Any) -> None:
@@ -73,7 +73,7 @@ def ahead(applier: Applier, monkeypatch: pytest.MonkeyPatch, then: Callable[[int
             next_seqno = batch.position.last_seqno + 1
 
             def count() -> int:
-                return max((one.transactions for one in behind if one.first_seqno == next_seqno), default=0)
+                return max((one.transactions for one in after if one.first_seqno == next_seqno), default=0)
 
             wait_until(lambda: count() >= wanted, what="it is read on")
             found.append(count())
@@ -104,7 +104,7 @@ def test_beside_a_long_batch_what_arrives_late_is_read(
 ) -> None:
     """When the batch ended, since there was no more, and not since it was full."""
     monkeypatch.setattr(opening, "LONG_BYTES", 10_000 if is_long else 10_000_000)
-    behind: list[int] = []
+    after: list[int] = []
     with pair.receive_pool() as pool:
         first = pool.last_received_seqno
         pair.deliver(pool, upto=first + 200, record_bytes=2000)
@@ -112,23 +112,23 @@ def test_beside_a_long_batch_what_arrives_late_is_read(
             real = applier._commit_batch
 
             def commit(batch: Any) -> None:
-                if not behind:
-                    behind.append(batch.transactions)
+                if not after:
+                    after.append(batch.transactions)
                     pair.deliver(pool, record_bytes=2000)
                     if applier._is_beside:
                         wait_until(lambda: applier._next is not None and applier._next.transactions >= 150, what="read")
-                        behind.append(150)
+                        after.append(150)
                 real(batch)
 
             monkeypatch.setattr(applier, "_commit_batch", commit)
             done = work_all(applier)
-            assert behind == [200, 150][: 1 + is_long]
+            assert after == [200, 150][: 1 + is_long]
             assert done.waiting is Waiting.NOTHING
             assert (done.transactions, done.batches) == (350, 2)
     assert_equal(pair)
 
 
-def test_what_can_not_be_read_beside_a_commit_is_tried_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_beside_a_commit_is_tried_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Any] = []
     looked: list[int] = []
     seen: list[int] = []
@@ -226,7 +226,7 @@ def test_a_barrier_that_is_set_meanwhile_is_kept(pair: Pair, monkeypatch: pytest
 @pytest.mark.slow
 @pytest.mark.parametrize("twice", [0, 1, 30])
 @pytest.mark.parametrize("held", [105, 150, 200])
-def test_what_is_read_again_behind_a_barrier_is_not_counted_as_skipped_again(
+def test_what_is_read_again_after_a_barrier_is_not_counted_as_skipped_again(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, held: int, twice: int
 ) -> None:
     """`twice`: so many transactions have come twice, in front of what is read beside the first commit."""
@@ -242,9 +242,9 @@ def test_what_is_read_again_behind_a_barrier_is_not_counted_as_skipped_again(
                 before = work_all(applier)
                 assert (found[0], before.waiting) == (100, Waiting.BARRIER)
                 assert applier.applied_seqno == first + held
-            behind = work_all(applier)
-            assert before.transactions + behind.transactions == 350
-            assert before.skipped + behind.skipped == twice
+            after = work_all(applier)
+            assert before.transactions + after.transactions == 350
+            assert before.skipped + after.skipped == twice
             assert pool.used_bytes == 0
     assert_equal(pair)
 
@@ -314,7 +314,7 @@ def test_a_conflict_in_it_is_the_first_one(pair: Pair, monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["append.after_write", "append.after_piece", "apply.after_commit"])
-def test_what_failed_behind_its_append_is_not_taken_again(pair: Pair, step: str) -> None:
+def test_what_failed_after_its_append_is_not_taken_again(pair: Pair, step: str) -> None:
     run(pair, *(f"INSERT INTO entry VALUES ('{number}', 1, NULL)" for number in range(200)))
     with pair.receive_pool() as pool:
         pair.deliver(pool, record_bytes=2000)
@@ -366,7 +366,7 @@ def test_a_first_batch_is_short_because_nobody_knows_what_it_takes(pair: Pair, m
 def test_a_pool_that_changes_under_an_open_batch_commits_nothing_of_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
-    """Of the batch that is being committed, and of the one behind it: whatever was decoded of it."""
+    """Of the batch that is being committed, and of the one after it: whatever was decoded of it."""
 
     def spoil(number: int) -> None:
         if number == 1:

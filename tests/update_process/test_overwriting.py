@@ -20,8 +20,8 @@ from replicate.model.transaction import Kind, LogComment, RowChange
 from tests.harness.conflicting import conflicting_pair, decided, spoil, stops_at
 from tests.harness.instances import lose_pool, restore_region, save_region
 from tests.harness.pair import Pair, assert_equal, run, work_all
-from update_process.deciding import OVERWRITTEN, look_at_conflicts
-from update_process.decision import OVERWRITE, Decision, decision_path, read_decision, write_decision
+from update_process.conflict_commands import OVERWRITTEN, look_at_conflicts
+from update_process.conflict_decision import OVERWRITE, Decision, decision_path, read_decision, write_decision
 
 LARGE = 40
 BIG = "x" * 20_000

@@ -9,12 +9,12 @@ import pytest
 from replicate.audit.show import show_journal
 from replicate.audit.verify import verify_journal
 from replicate.instance.instance import Instance
-from replicate.roles.role import become_primary
+from replicate.roles.change_of_role import become_primary
 from replicate.roles.rollback import rollback
 from tests.harness.conflicting import conflicting_pair, decided, spoil, stops_at
 from tests.harness.pair import Pair, assert_equal, run, work_all
 from tests.harness.sites import told_of_a_takeover
-from update_process.decision import OVERWRITE
+from update_process.conflict_decision import OVERWRITE
 from update_process.replay.command import replay
 
 BIG = "x" * 20_000

@@ -1,6 +1,6 @@
 """A primary that was changed journals what our own door refuses: the secondary refuses it too, and applies nothing.
 
-The door and the applier ask the same function (region/sqlite/definable.py), and SQLite's authorizer behind it.
+The door and the applier ask the same function (region/sqlite/allowed_definitions.py), and SQLite's authorizer after it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ NEVER_SENT = {
 
 
 def journal(pair: Pair, text: str) -> int:
-    """A row, and behind it a transaction that holds nothing but this text, as a primary without any check writes it."""
+    """A row, and after it a transaction that holds nothing but this text, as a primary without any check writes it."""
     last = pair.write(1)
     with session_of(pair.primary) as primary:
         primary.begin(timeout_s=60.0)
@@ -149,7 +149,7 @@ def test_the_stream_stops_by_name_and_nothing_is_applied(
     pair: Pair, text: str, way: Callable[[Pair, str], int]
 ) -> None:
     before, last = stands(pair), way(pair, text)
-    for _ in range(2):  # it stays refused, whoever starts it again
+    for _ in range(2):  # it stays refused, no matter who starts it again
         with pair.receive_pool() as pool, pair.applier(pool) as applier:
             pair.deliver(pool)
             with pytest.raises(NotSupportedError, match=REFUSED[text]):

@@ -193,7 +193,7 @@ def test_an_origin_opened_twice_is_refused() -> None:
         window(made)
 
 
-def test_a_filtered_transaction_is_proved_by_the_one_behind_it() -> None:
+def test_a_filtered_transaction_is_proved_by_the_one_after_it() -> None:
     writer = Writer()
     wanted = writer.many(3)
     null, _ = frames.pack_frame(frames.NULL, 2, 0, 0, 7, 2, 5, ["filtered", []])
@@ -205,7 +205,7 @@ def test_a_filtered_transaction_is_proved_by_the_one_behind_it() -> None:
 
 
 @pytest.mark.parametrize("kind", [frames.PART, frames.LARGE, 6])
-def test_a_kind_that_can_not_stand_among_whole_transactions(kind: int) -> None:
+def test_a_kind_that_cannot_stand_among_whole_transactions(kind: int) -> None:
     with pytest.raises(JournalDamagedError):
         window([Writer().frame([1, 2], kind)])
 

@@ -24,7 +24,7 @@ from replicate.errors import ClockAheadError, ConflictError, NotFoundError, TryA
 from replicate.pool.control import SLEEPERS_OFFSET
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.receive_pool import LAST_RECEIVED_SEQNO, UPDATE_PID, UPDATE_SLOT, ReceivePool
-from replicate.roles.role import become_primary, become_secondary
+from replicate.roles.change_of_role import become_primary, become_secondary
 from replicate.settings.load import load
 from tests.harness.pair import Pair
 from tests.harness.suppliers import Suppliers
@@ -341,7 +341,7 @@ def test_finishing_what_was_received_without_a_daemon(pair: Pair) -> None:
         assert finish_received(pair.secondary, timeout_s=60) == pair.last_seqno()
 
 
-def test_finishing_leaves_nothing_whole_behind_a_hole(pair: Pair) -> None:
+def test_finishing_leaves_nothing_whole_after_a_hole(pair: Pair) -> None:
     write(pair, 3)
     with pair.receive_pool() as pool:
         applied = pool.last_received_seqno

@@ -11,7 +11,7 @@ from replicate.instance.instance import Instance
 from tests.harness.servers import point, servers
 from tests.harness.suppliers import Suppliers
 from tests.harness.waiting import wait_until_async
-from tests.replicate.roles.test_restored import put_back, saved
+from tests.replicate.roles.test_restored_supplier import put_back, saved
 from update_process.process import serve as serve_update
 
 pytestmark = pytest.mark.trio

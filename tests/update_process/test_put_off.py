@@ -258,7 +258,7 @@ def test_each_region_has_its_own_order(tmp_path: Path, monkeypatch: pytest.Monke
     assert_equal(pair)
 
 
-def test_what_can_not_be_placed_is_told_as_ever(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_placed_is_told_as_ever(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A window whose position cannot be told is taken again as it came, and what is before it is committed."""
     run(pair, *updates(100))
     real, failures = Window.position_at, 0

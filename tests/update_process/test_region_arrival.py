@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from replicate import connect
+from replicate.admin.region_release import release_region
 from replicate.admin.regions import add_region
-from replicate.admin.release import release_region
 from replicate.audit.verify import verify_journal
 from replicate.cli.root import root
 from replicate.compare.compare import compare, digest
@@ -80,7 +80,7 @@ def add_empty(pair: Pair, name: str) -> None:
 
 
 def add_with_rows(pair: Pair, name: str) -> None:
-    """Its table is the one of main by name and columns: whoever takes one for the other applies rows."""
+    """Its table is the one of main by name and columns: anybody who takes one for the other applies rows."""
     path = make_database(pair.directory / f"{name}.db", SCHEMA + "INSERT INTO account VALUES (1, 'o', 1, NULL);")
     add_region(pair.primary, path, name=name)
     pair.primary.reload()
@@ -544,7 +544,7 @@ def test_a_region_arrives_when_the_others_were_begun_early(seeded: Pair) -> None
     assert_level_but_for(seeded, "three")
 
 
-def test_regions_are_locked_in_the_order_of_their_numbers_also_when_those_begin_anew(seeded: Pair) -> None:
+def test_regions_are_locked_in_the_order_of_their_numbers_also_when_those_begin_again(seeded: Pair) -> None:
     site = seeded.secondary
     lose_power(seeded)
     (main,) = site.regions

@@ -20,7 +20,7 @@ from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.row_stamps import key_of, read_merged
 from replicate.settings.table import UpdateConfig
 from tests.harness.suppliers import Suppliers, run, shared
-from update_process import supplied, unstamped
+from update_process import supplied_transactions, unstamped
 from update_process.merging import Merging
 from update_process.routes import Routes
 from update_process.unstamped import UnstampedRows
@@ -80,7 +80,7 @@ def test_the_one_row_that_both_have_written_is_merged(tmp_path: Path) -> None:
 def test_two_writers_of_one_row_come_in_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither's transaction is in our journal as the other one is looked at, and a window is of one transaction. The
     row is what the earlier one expects, and is not to be changed by it all the same."""
-    monkeypatch.setattr(supplied, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(supplied_transactions, "WINDOW_BYTES", 1)
     three = shared(tmp_path, 3)
     run(three, "a", "INSERT INTO ta VALUES (1, 'old', 0)")
     for _ in range(2):
@@ -116,7 +116,7 @@ def test_an_idle_supplier_stamps_nothing_and_still_awaits_the_others(tmp_path: P
     two.tend("b")
     run(two, "b", "INSERT INTO ta VALUES (1, 'of b', 0)")
     with two.session("b") as session:
-        applier = supplied.SupplierApplier(
+        applier = supplied_transactions.SupplierApplier(
             session, cast(Any, SimpleNamespace(capacity=2**22, restart_requested=lambda: 0)), UpdateConfig(),
             conflict_directory=tmp_path,
         )  # fmt: skip

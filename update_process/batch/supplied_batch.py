@@ -2,7 +2,7 @@
 
 Guarantees: windows go together only where all of them are merged, or none is; `places` and `csn` are of all that was
 taken.
-Leaves to others: how rows are applied or merged, what is refused, the commit (supplied.py).
+Leaves to others: how rows are applied or merged, what is refused, the commit (supplied_transactions.py).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from replicate.door.recovery.opening import close_door, require_seeded
 from replicate.door.recovery.recovery import LOCK_TIMEOUT_S
 from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.errors import AlreadyRunningError, FrozenError, NotFoundError, PermissionRefusedError, UsageError
-from replicate.filters.content import read_content
+from replicate.filters.whose_words import read_content
 from replicate.instance.archive_mark import archived_seqno, note_archived
 from replicate.instance.file import read_file, told_rows
 from replicate.instance.instance import FILE_NAME as INSTANCE

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from replicate.door.partial import mark_partial
+from replicate.door.partial_journal import mark_partial
 from replicate.errors import InternalError, UsageError
-from replicate.filters.content import note_content, read_content
 from replicate.filters.restating import StreamLarge, StreamParts
 from replicate.filters.selection import PartitionSelection
+from replicate.filters.whose_words import note_content, read_content
 from replicate.instance.instance import Instance
 from replicate.journal.reader import large_transaction
 from replicate.journal.record import FrameBatch

@@ -15,7 +15,7 @@ from replicate.instance.instance import Instance
 from update_process.applier import Applier
 from update_process.replay.apply import Progress, Told
 from update_process.replay.unpacking import Imported
-from update_process.supplied import SupplierApplier
+from update_process.supplied_transactions import SupplierApplier
 from update_process.work_result import Waiting
 
 SLICE_S: Final = 0.5

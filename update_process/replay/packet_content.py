@@ -2,7 +2,8 @@
 
 Guarantees: the packet has verified, every byte of it, before anything of it is told; it is unpacked into a directory
 that goes again; no instance is changed, and none is needed. Memory does not grow with the packet.
-Leaves to others: whether it may be imported (transfer/packet/offered.py), how a transaction is told (audit/show.py).
+Leaves to others: whether it may be imported (transfer/packet/judge_packets.py), how a transaction is told
+(audit/show.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from replicate.journal.chain import Chain
 from replicate.journal.reader import ChainReader
 from replicate.model.vector import SynchronizationVector
 from replicate.transfer.packet.format import PacketSummary
-from replicate.transfer.packet.offered import Offered
+from replicate.transfer.packet.judge_packets import Offered
 from replicate.transfer.packet.sealed import Unseal
 from update_process.replay.run import silent
 from update_process.replay.unpacking import unpack

@@ -1,8 +1,8 @@
 """Imports packets: what they bring is unpacked, verified, and applied as a replay applies journals.
 
-    looked at (transfer/packet/offered.py) · put in order (order.py) · unpacked into the stage, one directory for each
-    segment, every byte verified · replayed, with our own journal byte for byte (on a supplier: supplied.py) · the
-    senders' words noted
+    looked at (transfer/packet/judge_packets.py) · put in order (order.py) · unpacked into the stage, one directory for
+    each segment, every byte verified · replayed, with our own journal byte for byte (on a supplier:
+    supplied_transactions.py) · the senders' words noted
 
 Guarantees: nothing is applied before all that is to be applied has verified; then those of a replay: whatever dies
 leaves the secondary at the end of a piece, and the same command goes on. What was applied already is not again. What
@@ -32,16 +32,16 @@ from replicate.errors import (
 from replicate.instance.instance import Instance
 from replicate.model.vector import U64_MAX, Position
 from replicate.pool import control as word
-from replicate.roles.verdict import SourceVerdict, note_verdict
+from replicate.roles.source_refusal import SourceVerdict, note_verdict
 from replicate.system.failpoint import hit
 from replicate.system.os_errors import io_error
 from replicate.transfer.packet.epochs import Epochs, LackingPacket
+from replicate.transfer.packet.epochs_file import read_epochs
 from replicate.transfer.packet.excerpt import judge_excerpt
 from replicate.transfer.packet.export import LOCK_TIMEOUT_S, packets_lock
 from replicate.transfer.packet.format import PacketSummary
-from replicate.transfer.packet.offered import Inbox, Offered, look, take_words, unsealer_of
+from replicate.transfer.packet.judge_packets import Inbox, Offered, look, take_words, unsealer_of
 from replicate.transfer.packet.order import Order, PacketGap, TooMuch, gap_of, lacks_of, order_of, too_much
-from replicate.transfer.packet.store import read_epochs
 from update_process.replay.apply import Told
 from update_process.replay.backlog import Journals
 from update_process.replay.command import (
@@ -79,7 +79,9 @@ def import_packets(
         inbox = look(instance, paths, now_s)
         done = Imported(for_others=inbox.for_others, dry_run=dry_run, errors=list(inbox.refused))
         if instance.is_supplier:
-            from update_process.replay.supplied import apply_between_suppliers  # here: a secondary needs none of it
+            from update_process.replay.supplied_packets import (
+                apply_between_suppliers,  # here: a secondary needs none of it
+            )
 
             places, gap = apply_between_suppliers(instance, inbox, done, spark, dry_run, told)
         else:

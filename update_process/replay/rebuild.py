@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from replicate.door.partial import mark_partial
+from replicate.door.partial_journal import mark_partial
 from replicate.door.recovery.opening import SEEDING_MARKER
 from replicate.errors import AlreadyExistsError, NotFoundError
-from replicate.filters.content import Content, note_content, read_content
+from replicate.filters.whose_words import Content, note_content, read_content
 from replicate.instance.instance import REBUILDING_MARKER, Instance
 from replicate.journal.chain import Chain
 from replicate.journal.reader import LargeTransaction

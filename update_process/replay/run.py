@@ -34,7 +34,7 @@ from replicate.model.transaction import Op, TableDefinition
 from replicate.model.vector import Position
 from replicate.system.failpoint import hit
 from update_process import plan as plans
-from update_process.conflict import stopped
+from update_process.conflict_file import stopped
 from update_process.large_transaction import LargeApply
 from update_process.plan import Window
 from update_process.region_arrival import is_added_again, take_added

@@ -22,11 +22,11 @@ from replicate.errors import DamagedError, ReplicateError
 from replicate.instance.instance import Instance
 from replicate.journal.segment import segment_name
 from replicate.limits import MIB
-from replicate.roles.alone import wait_until_down
+from replicate.roles.daemons_down import wait_until_down
 from replicate.system.files import write_all
 from replicate.system.os_errors import io_error
 from replicate.transfer.packet.format import SegmentPart
-from replicate.transfer.packet.offered import Offered
+from replicate.transfer.packet.judge_packets import Offered
 from replicate.transfer.packet.read import PacketReader
 from replicate.transfer.packet.sealed import Unseal
 from replicate.transfer.seed.file import require_free

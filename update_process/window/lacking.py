@@ -20,7 +20,7 @@ from replicate.journal.frame import CHECK_OFFSET, FRAME_PREFIX_BYTES, RENUMBERED
 from replicate.journal.record import frame_damaged, pack_elements
 from replicate.model.transaction import Kind
 from replicate.model.vector import Position
-from replicate.wire.vectors import KNOWN_THERE
+from replicate.wire.vector_refusals import KNOWN_THERE
 
 NOTHING: Final = (-1, 0)
 """Where an origin stands of which nothing is known."""

@@ -37,7 +37,7 @@ from replicate.journal.record import (
     unpacker,
 )
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM, RING_RECORD_BYTES_MAX
-from replicate.model.moves import moves_in
+from replicate.model.partition_moves import moves_in
 from replicate.model.region_record import without_making
 from replicate.model.transaction import OF_WRITERS, TABLE_ID_MIN, TELLS_ONLY, Catalogue, Kind, Op, TableDefinition
 from replicate.pool import control as word

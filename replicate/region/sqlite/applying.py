@@ -28,7 +28,7 @@ from replicate.region.sqlite.bookkeeping import (
     write_slot,
     write_state,
 )
-from replicate.region.sqlite.feed import check_schema, let_others_in
+from replicate.region.sqlite.data_feed import check_schema, let_others_in
 from replicate.region.sqlite.open import errno_of, open_region, translate
 from replicate.region.sqlite.open_region import Naming, OpenedFile
 from replicate.region.sqlite.partition_rows import beside, drop_some, take_checkpoint, take_rows
@@ -89,7 +89,7 @@ class AppliedFile(OpenedFile):
             raise translate(error, where=self.where) from error
 
     def let_others_in(self) -> None:
-        """As in feed.py."""
+        """As in data_feed.py."""
         with Naming(self.where):
             let_others_in(self.connection)
 

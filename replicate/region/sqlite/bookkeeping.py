@@ -18,7 +18,7 @@ import msgpack
 
 from replicate.errors import FormatUnknownError, RegionDamagedError, RegionReplacedError, SchemaChangedError
 from replicate.limits import FORMAT_VERSION, PARTITION_STREAM, RING_SLOTS
-from replicate.model.fences import Fence, Fences
+from replicate.model.schema_fences import Fence, Fences
 from replicate.model.seen import merged_told
 from replicate.model.transaction import OF_FENCES, OF_GONE, PARTED, RETIRED, RETIRING, SHARED, WRITTEN
 from replicate.model.writers import Writers
@@ -78,7 +78,7 @@ SUMMED: Final = "sums"
 GONE: Final = "gone:"
 """The same; retiring, parted or retired, a supplier's UUID and, but for the last, another one's after it: 1."""
 FENCE: Final = "fence:"
-"""The same, a supplier's UUID after it: its last fence (model/fences.py), packed."""
+"""The same, a supplier's UUID after it: its last fence (model/schema_fences.py), packed."""
 SEEN: Final = "seen:"
 """The same, an origin's key after it: what it has told that it has seen."""
 ABSORBED: Final = "absorbed"

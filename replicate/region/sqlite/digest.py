@@ -24,7 +24,7 @@ from replicate.model.column_list import WHOLE, TableShare
 from replicate.model.elements import DEFINITION, SECTION, STORAGE
 from replicate.model.rowid import rowid_name
 from replicate.model.transaction import TableDefinition
-from replicate.region.sqlite.feed import own_tables
+from replicate.region.sqlite.data_feed import own_tables
 from replicate.region.sqlite.open import translate
 from replicate.region.sqlite.own_counters import counted_apart
 from replicate.region.sqlite.schema import (

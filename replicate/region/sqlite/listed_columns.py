@@ -16,7 +16,7 @@ import apsw
 import msgpack
 
 from replicate.model.column_list import blank_sql
-from replicate.model.wish import fold
+from replicate.model.table_wish import fold
 from replicate.region.sqlite.bookkeeping import OWN_STATEMENT, write_state
 from replicate.region.sqlite.schema import read_definition
 from replicate.region.sqlite.sql.names import quote

@@ -4,7 +4,7 @@ Guarantees: a table that cannot be merged exactly is refused by name, with the w
 names are one group, so that what a merge puts together was valid where it was written. Of a unique index that is
 partial, or over an expression, these are all columns that its text may name. A table with a CHECK is one group: what
 it reads is not taken apart; and so is one with a unique index over a generated column.
-Leaves to others: the merge (model/registers.py), whose the tables are.
+Leaves to others: the merge (model/merged_row.py), whose the tables are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import apsw
 
-from replicate.model.registers import Groups, groups_of
+from replicate.model.merged_row import Groups, groups_of
 from replicate.model.rowid import ROWID_NAMES
 from replicate.model.transaction import TableDefinition
 from replicate.region.protocol import Unmergeable

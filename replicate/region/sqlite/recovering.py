@@ -1,7 +1,7 @@
 """The SQLite side of recovery, redo and rollback: one region that is brought to where the journal says.
 
 Guarantees: what is in one `transaction` is there as a whole or not at all; within `synced` each COMMIT is on the disk.
-Leaves to others: what is brought there, and why (door/recovery/, roles/undo.py); locks of ours.
+Leaves to others: what is brought there, and why (door/recovery/, roles/undo_transactions.py); locks of ours.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import apsw
 from replicate.errors import ReplicateError
 from replicate.region.protocol import ReadRegion
 from replicate.region.sqlite.bookkeeping import check_region_identity, region_seqno
-from replicate.region.sqlite.feed import check_schema
+from replicate.region.sqlite.data_feed import check_schema
 from replicate.region.sqlite.forensics.wal_index import Reader, find_hindrances
 from replicate.region.sqlite.open import open_region, translate
 from replicate.region.sqlite.open_region import OpenedFile

@@ -2,7 +2,7 @@
 
 Guarantees: all of it moves in the caller's transaction, with the rows. The stamps are what the journal's transactions
 come to, up to the number that `absorbed` says; a row that has none is as transactions left it that everybody has.
-Leaves to others: what a stamp is worth (model/registers.py), when they are forgotten.
+Leaves to others: what a stamp is worth (model/merged_row.py), when they are forgotten.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import apsw
 import msgpack
 
 from replicate.errors import NotSupportedError
-from replicate.model.registers import Lost, Row, Stamp, pack_row, unpack_row
+from replicate.model.merged_row import Lost, Row, Stamp, pack_row, unpack_row
 from replicate.region.protocol import Merged, MergedRow
 from replicate.region.sqlite.bookkeeping import ABSORBED, OWN_STATEMENT, read_state, store_schema_version, write_state
 from replicate.region.sqlite.open import open_region
@@ -41,7 +41,7 @@ _FORGET: Final = "DELETE FROM main._replicate_version WHERE table_id = ? AND key
 _SEVERAL: Final = 0
 """In the place of the origin: several transactions have stamped the row, or it has sums."""
 _WAITS: Final = -1
-"""In the place of the origin: the row waits (model/registers.py). No purge forgets it."""
+"""In the place of the origin: the row waits (model/merged_row.py). No purge forgets it."""
 _LATEST: Final = Stamp(2**64, 0, 0)
 """After every transaction."""
 _WAITING: Final = "SELECT table_id, key, stamps FROM main._replicate_version WHERE origin = ?"

@@ -2,7 +2,7 @@
 
 Guarantees: the script's changes, the recorded definitions, the guards and the schema version are one transaction, which
 is committed at the end of the block, or not at all; then no WAL holds anything older.
-Leaves to others: when that may be (admin/upgrading.py).
+Leaves to others: when that may be (admin/region_upgrade.py).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from typing import Any, Final
 import apsw
 
 from replicate.model.column_list import IndexFacts, TableFacts, blank_of, left_out_error, unfit_table
+from replicate.model.table_wish import fold
 from replicate.model.transaction import TableDefinition
-from replicate.model.wish import fold
 from replicate.region.sqlite.virtual_tables import tables_together, virtual_tables
 
 _REFERRED: Final = (

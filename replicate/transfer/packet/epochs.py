@@ -6,7 +6,7 @@ estimate and moves it, without an answer; a packet that is lost leaves a gap unt
 
 Guarantees: an estimate is above what was heard, or there is none. What a replica says of itself counts, newest word
 first, also when it is less than before: then it was restored from a backup, and estimates of it are void.
-Leaves to others: files (store.py), and the journal. Pure.
+Leaves to others: files (epochs_file.py), and the journal. Pure.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from replicate.errors import UsageError
-from replicate.filters.content import Content, mismatch, read_content
 from replicate.filters.selection import PartitionSelection
+from replicate.filters.whose_words import Content, mismatch, read_content
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.header import PARTIAL

@@ -39,6 +39,7 @@ from replicate.system.failpoint import hit
 from replicate.system.locks import FileLock
 from replicate.system.os_errors import io_error
 from replicate.transfer.packet.epochs import EpochRow, Epochs
+from replicate.transfer.packet.epochs_file import change_epochs, read_epochs
 from replicate.transfer.packet.excerpt import excerpt_for, refuse_some_rows, selection_for
 from replicate.transfer.packet.format import (
     NO_LARGE,
@@ -52,11 +53,10 @@ from replicate.transfer.packet.format import (
     Signature,
     version_of,
 )
-from replicate.transfer.packet.passing import Chosen, Everything, Lacked, Passing
+from replicate.transfer.packet.packet_changes import Chosen, Everything, Lacked, Passing
 from replicate.transfer.packet.read import SUFFIX
-from replicate.transfer.packet.rows import joined, vector_of
 from replicate.transfer.packet.sealed import PacketSealer, plain_bytes_within
-from replicate.transfer.packet.store import change_epochs, read_epochs
+from replicate.transfer.packet.supplier_rows import joined, vector_of
 from replicate.transfer.packet.suppliers import SuppliersView, look_at_suppliers
 from replicate.transfer.packet.told_again import ToldSegments
 from replicate.transfer.packet.write import PIECE_OVERHEAD_BYTES, PacketWriter, Sign, unsigned

@@ -17,9 +17,9 @@ from replicate.errors import UsageError
 from replicate.instance.instance import Instance
 from replicate.model.vector import Position
 from replicate.transfer.packet.epochs import EpochRow, Epochs
+from replicate.transfer.packet.epochs_file import change_epochs, read_epochs
 from replicate.transfer.packet.export import ExportRun
 from replicate.transfer.packet.format import OriginName
-from replicate.transfer.packet.store import change_epochs, read_epochs
 
 NANOSECONDS: Final = 1e9
 OWN: Final = "own"

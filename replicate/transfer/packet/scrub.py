@@ -16,7 +16,7 @@ from replicate.door.snapshot import door_of
 from replicate.instance.consumers import Consumer, needed_seqno, read_aged, read_consumer, write_aged
 from replicate.instance.instance import Instance
 from replicate.transfer.packet.epochs import Epochs
-from replicate.transfer.packet.store import read_epochs
+from replicate.transfer.packet.epochs_file import read_epochs
 
 DAY_NS: Final = 86_400 * 10**9
 

@@ -3,8 +3,8 @@ which place of our journal begins what one lacks.
 
 Guarantees: a place is found by the vectors of both, as a Source Server finds it (door/ruv_view.py); what has forked, or
 is held no more, is refused by the same named errors.
-Leaves to others: what is heard and exported (epochs.py), what follows of all that together (rows.py). Blocks on the
-disk.
+Leaves to others: what is heard and exported (epochs.py), what follows of all that together (supplier_rows.py). Blocks
+on the disk.
 """
 
 from __future__ import annotations
@@ -23,8 +23,16 @@ from replicate.model.ruv import Decision, Forked, NotHeld, Supplied, decide
 from replicate.model.vector import Chains, Position
 from replicate.region.kind import KIND
 from replicate.transfer.packet.epochs import EpochRow, Epochs, Replica
-from replicate.transfer.packet.rows import MetSupplier, SupplierRow, lowest, met_suppliers, needed, row_of, vector_of
-from replicate.wire.vectors import refused
+from replicate.transfer.packet.supplier_rows import (
+    MetSupplier,
+    SupplierRow,
+    lowest,
+    met_suppliers,
+    needed,
+    row_of,
+    vector_of,
+)
+from replicate.wire.vector_refusals import refused
 
 
 @dataclass(frozen=True, slots=True)

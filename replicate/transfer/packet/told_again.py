@@ -4,7 +4,7 @@ Guarantees: memory holds a part of it; the same words of the same transaction ar
 made, so that a packet may end inside it and another one go on, and what of two exports is put together fits. Nothing of
 it lies beside the packets, which may be sealed. Files are removed at the end; what a killed export has left, by the
 next one.
-Leaves to others: what the words are (passing.py), and that one process exports at a time.
+Leaves to others: what the words are (packet_changes.py), and that one process exports at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from replicate.journal.spool import Spool
 from replicate.journal.walk import walk
 from replicate.limits import SEGMENT_HEADER_BYTES
 from replicate.system.os_errors import io_error
-from replicate.transfer.packet.passing import LargeTold
+from replicate.transfer.packet.packet_changes import LargeTold
 from replicate.transfer.seed.file import require_free
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from replicate.model.ruv import NOTHING, Forked, covers, lacks
 from replicate.model.vector import Chains
 from replicate.transfer.packet.format import NO_LARGE, BetweenSuppliers, PacketSummary
-from replicate.transfer.packet.rows import UNPROVEN, joined
+from replicate.transfer.packet.supplier_rows import UNPROVEN, joined
 
 Part = tuple[bytes, int, int]
 """A large transaction of which something is here: whose journal the bytes are of, its origin and number."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from replicate.errors import UsageError
-from replicate.filters.content import read_content
+from replicate.filters.whose_words import read_content
 from replicate.instance.instance import Instance
 from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.snapshot import table_with_rows

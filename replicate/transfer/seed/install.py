@@ -33,7 +33,7 @@ from replicate.errors import (
     WrongInstanceError,
     WrongNetworkError,
 )
-from replicate.filters.content import forget_content
+from replicate.filters.whose_words import forget_content
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import REBUILDING_MARKER, Instance
 from replicate.model.transaction import Catalogue
@@ -41,7 +41,7 @@ from replicate.model.vector import Position
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.sqlite.adopt_copy import adopt_at
 from replicate.region.sqlite.bookkeeping import is_region, read_identity
-from replicate.region.sqlite.feed import others_tables
+from replicate.region.sqlite.data_feed import others_tables
 from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.take_out_rows import take_out
 from replicate.system.failpoint import hit

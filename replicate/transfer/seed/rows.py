@@ -19,8 +19,8 @@ from replicate.instance.file import told_rows
 from replicate.instance.instance import Instance
 from replicate.model.column_list import WHOLE, TableShare
 from replicate.model.subscription import Rows, Table
+from replicate.model.table_wish import told_wish
 from replicate.model.transaction import TableDefinition
-from replicate.model.wish import told_wish
 from replicate.region.sqlite.schema import recorded_definitions
 from replicate.region.sqlite.schema_copy import reading
 from replicate.region.sqlite.table_facts import require_bearable

@@ -18,7 +18,7 @@ from replicate.dbapi import OperationalError
 from replicate.errors import FrozenError
 from replicate.instance.instance import Instance
 from replicate.model.findings import Finding
-from replicate.roles.takeover import promote
+from replicate.roles.promote_demote import promote
 from replicate.status.collect import collect
 from tests.harness.instances import lose_pool
 from tests.harness.pair import Pair, assert_equal

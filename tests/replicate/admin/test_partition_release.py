@@ -9,15 +9,15 @@ from pathlib import Path
 import apsw
 import pytest
 
-from replicate.admin import dropping, partition_release, subscriptions
-from replicate.admin.dropping import drop_rows
+from replicate.admin import dropping_rows, partition_release, subscriptions
+from replicate.admin.dropping_rows import drop_rows
 from replicate.admin.partition_release import ReleasedTables, release_partitions
 from replicate.admin.partitions import assign, create
 from replicate.admin.regions import add_region
 from replicate.errors import AlreadyExistsError, InternalError, NotFoundError, UsageError
 from tests.harness.pair import Pair
-from tests.replicate.admin.test_dropping import Died, counts
-from tests.replicate.admin.test_dropping import loaded as loaded
+from tests.replicate.admin.test_dropping_rows import Died, counts
+from tests.replicate.admin.test_dropping_rows import loaded as loaded
 from tests.replicate.admin.test_subscriptions import assert_restricted, write
 from tests.replicate.cli.test_partition import said
 from tests.replicate.transfer.seed.test_partition import SALES, begin, file, fill
@@ -149,8 +149,8 @@ def test_a_drop_that_was_killed_leaves_nothing_to_release(
     def die(_name: str) -> None:
         raise Died
 
-    monkeypatch.setattr(dropping, "ROWS_MAX", 1)
-    monkeypatch.setattr(dropping, "hit", die)
+    monkeypatch.setattr(dropping_rows, "ROWS_MAX", 1)
+    monkeypatch.setattr(dropping_rows, "hit", die)
     with pytest.raises(Died):
         drop_rows(loaded.secondary, [SALES], lambda: subscriptions.remove(loaded.secondary, ["sales"]))
     with pytest.raises(UsageError, match="not wanted; only what is here whole"):

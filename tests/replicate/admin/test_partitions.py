@@ -10,7 +10,7 @@ import pytest
 
 import replicate
 from replicate.admin import partitions
-from replicate.admin.creating import add_created_region
+from replicate.admin.region_create import add_created_region
 from replicate.admin.regions import add_region
 from replicate.audit.changes import records_of
 from replicate.audit.count import Counts

@@ -10,7 +10,7 @@ import pytest
 
 import replicate
 from replicate.admin import partitions, subscriptions
-from replicate.admin.creating import add_created_region
+from replicate.admin.region_create import add_created_region
 from replicate.audit.changes import records_of
 from replicate.audit.query import Query
 from replicate.audit.sources import find_in_instance

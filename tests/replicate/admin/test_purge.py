@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 import replicate
+from replicate.admin.instance_removal import remove_instance
 from replicate.admin.regions import add_region
-from replicate.admin.removal import remove_instance
 from replicate.cli import common
 from replicate.cli.root import root
 from replicate.errors import AlreadyExistsError, AlreadyRunningError, NotFoundError, UndeliveredError, UsageError

@@ -15,7 +15,7 @@ from replicate.instance.instance import Instance
 from replicate.region.sqlite.snapshot import reading
 from replicate.system.locks import FileLock
 from tests.harness.pair import Pair
-from tests.harness.stale_index import change_behind_index
+from tests.harness.stale_index import change_without_index
 
 SCHEMA = """
 CREATE TABLE t (id INTEGER PRIMARY KEY, a, b UNIQUE); CREATE INDEX i ON t (a); CREATE INDEX [odd "name] ON t (a, b);
@@ -46,7 +46,7 @@ def instance(pair: Pair, request: pytest.FixtureRequest) -> Instance:
 
 
 def test_what_is_damaged_is_made_again_and_nothing_is_journalled(pair: Pair, instance: Instance) -> None:
-    change_behind_index(instance.region("main").path, "i", "UPDATE t SET a = 'x' WHERE id = 5")
+    change_without_index(instance.region("main").path, "i", "UPDATE t SET a = 'x' WHERE id = 5")
     assert not is_well(instance)
     seqno = pair.last_seqno()
     note_indexes(instance.path, IndexesFound(damaged=(IndexDamage("main", "t", "i", "lacks", "5", 1),)))
@@ -77,7 +77,7 @@ def test_what_is_not_there(instance: Instance) -> None:
 
 def test_rows_that_cannot_both_be_there(instance: Instance) -> None:
     path = instance.region("main").path
-    change_behind_index(path, "sqlite_autoindex_t_1", "UPDATE t SET b = 1 WHERE id = 2")
+    change_without_index(path, "sqlite_autoindex_t_1", "UPDATE t SET b = 1 WHERE id = 2")
     with pytest.raises(ConflictError, match="cannot be made again"):
         reindex_region(instance, "main", ["sqlite_autoindex_t_1"], timeout_s=5)
     with closing(apsw.Connection(str(path))) as connection:

@@ -16,7 +16,7 @@ from replicate.daemon.files import DaemonFiles
 from replicate.errors import AlreadyRunningError, ConflictError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.model.elements import DEFINITION, PLACED, SECTION, STORAGE
 from replicate.region.sqlite.digest import TableVerdict
-from replicate.roles.takeover import promote
+from replicate.roles.promote_demote import promote
 from replicate.transfer.seed.partition import load_from_file, loading
 from tests.harness.instances import lose_pool
 from tests.harness.pair import Pair
@@ -224,7 +224,7 @@ def test_an_index_of_texts_that_was_dropped_and_made_again(pair: Pair) -> None:
 
 
 def test_a_redo_finds_what_the_operator_has_changed(pair: Pair) -> None:
-    """The regions are those of a moment behind the change and before the rows: the journal brings the rest."""
+    """The regions are those of a moment after the change and before the rows: the journal brings the rest."""
     without(pair, *PLACED)
     pair.write(1)
     pair.catch_up()

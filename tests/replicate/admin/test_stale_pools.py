@@ -12,9 +12,9 @@ import apsw
 import pytest
 
 import replicate
+from replicate.admin.instance_removal import remove_instance
+from replicate.admin.region_release import release_region
 from replicate.admin.regions import add_region
-from replicate.admin.release import release_region
-from replicate.admin.removal import remove_instance
 from replicate.admin.stale_pools import is_used, remove_stale_pools
 from replicate.daemon.files import DaemonFiles
 from replicate.errors import AlreadyExistsError, AlreadyRunningError

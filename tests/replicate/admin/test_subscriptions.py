@@ -304,7 +304,7 @@ def test_less_and_more(pair: Pair) -> None:
 
 def test_what_a_partial_secondary_never_is(pair: Pair) -> None:
     """Primary, source of a seed or of an archive, or the end of a replay."""
-    from replicate.roles.role import become_primary
+    from replicate.roles.change_of_role import become_primary
     from update_process.replay.command import require_own_words, require_whole_journal
 
     subscriptions.set_(pair.secondary, ["sales"])

@@ -20,7 +20,7 @@ from replicate.errors import NotFoundError, UsageError
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.journal.header import PARTIAL
-from replicate.model.wish import TableWish
+from replicate.model.table_wish import TableWish
 from replicate.system import failpoint
 from tests.harness import forking
 from tests.harness.instances import lose_pool
@@ -89,7 +89,7 @@ def test_a_whole_one_says_nothing_until_it_gives_some_up(pair: Pair) -> None:
     assert flags(pair) == [False]
 
 
-def test_right_behind_a_seed_where_the_segment_is_empty(pair: Pair) -> None:
+def test_right_after_a_seed_where_the_segment_is_empty(pair: Pair) -> None:
     pair.seed()
     subscriptions.set_(pair.secondary, ["sales"])
     assert flags(pair) == [True]

@@ -17,7 +17,7 @@ from tests.replicate.admin.test_subscriptions import assert_restricted, write
 from tests.replicate.admin.test_subscriptions import pair as pair
 
 
-def test_power_goes_behind_the_command(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_goes_after_the_command(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal brings back what is held; of what is not it passes over all changes."""
     assign(pair.primary, "sales", ["t0"])
     pair.seed()

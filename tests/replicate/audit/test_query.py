@@ -247,10 +247,10 @@ def test_without_a_table_all_changes_are_told(journal: ToyJournal) -> None:
         ((17,), 20, None, []),
     ],
 )
-def test_what_stands_behind_a_bad_place_is_given_before_the_error(
+def test_what_stands_after_a_bad_place_is_given_before_the_error(
     journal: ToyJournal, bad: tuple[int, ...], first: int, last: int | None, told: list[int]
 ) -> None:
-    for seqno in reversed(bad):  # places behind a bad one are not found
+    for seqno in reversed(bad):  # places after a bad one are not found
         begin = max(number for number in journal.chain.first_seqnos() if number <= seqno)
         flip(Path(journal.chain.path_of(begin)), frame_places(journal.chain, begin)[seqno] + 70)
     given: list[int] = []
@@ -264,7 +264,7 @@ def test_what_stands_behind_a_bad_place_is_given_before_the_error(
     assert "journal verify" in caught.value.do
 
 
-def test_of_what_stands_behind_a_bad_place_a_table_can_be_asked_for(journal: ToyJournal) -> None:
+def test_of_what_stands_after_a_bad_place_a_table_can_be_asked_for(journal: ToyJournal) -> None:
     flip(Path(journal.chain.path_of(1)), frame_places(journal.chain, 1)[4] + 70)
     given: list[int] = []
     with pytest.raises(DamagedError):

@@ -75,7 +75,7 @@ def test_show(full: ToyJournal) -> None:
 
 
 def test_the_fields_have_every_value_whole(journal: ToyJournal) -> None:
-    """Whoever enters by a program what a lost primary has more needs more than the first 60 characters."""
+    """Anybody who enters by a program what a lost primary has more needs more than the first 60 characters."""
     definition = make_definition()
     journal.append(journal.maker.transaction(payload=define_payload(definition)))
     values = ["x" * 500, b"\x00\xff", float("-inf")]
@@ -237,7 +237,7 @@ def test_the_last_frame_of_a_segment_breaks_no_chain(journal: ToyJournal) -> Non
 
 
 def test_what_was_written_again_in_a_frames_place(journal: ToyJournal) -> None:
-    """Frames that verify and have no place there are as bad as others; behind them it goes on, too."""
+    """Frames that verify and have no place there are as bad as others; after them it goes on, too."""
     journal.write(6)
     journal.sidecar.write(6)
     offsets = frame_offsets(journal, 1)
@@ -250,7 +250,7 @@ def test_what_was_written_again_in_a_frames_place(journal: ToyJournal) -> None:
     assert found.transaction_count == 5
 
 
-def test_behind_a_bad_catalogue_and_bad_parts_it_goes_on(full: ToyJournal) -> None:
+def test_after_a_bad_catalogue_and_bad_parts_it_goes_on(full: ToyJournal) -> None:
     """full: 6 is large, of two parts; 7 to 9 stand in the last segment."""
     flip(Path(full.chain.path_of(1)), 4096 + 60)
     begin = frame_offsets(full, 7)

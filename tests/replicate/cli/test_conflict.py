@@ -82,12 +82,12 @@ def test_the_commands_of_the_manual(street: Street) -> None:
 
     spoil(street, "UPDATE setting SET value = 'Eve' WHERE name = 'other'")
     seqno = street.write("UPDATE setting SET value = 'Rob' WHERE name = 'other'", "INSERT INTO audit VALUES ('out', 1)")
-    behind = street.write("INSERT INTO audit VALUES ('behind', 1)")
+    after = street.write("INSERT INTO audit VALUES ('after', 1)")
     stops(street, seqno)
     asked = street.on(street.secondary, "conflict", "skip", check=False)
     assert (asked.returncode, "repeat the command with --yes" in asked.stderr) == (2, True)
     assert f"decided by {getpass.getuser()}" in street.run(*skip).stdout
-    street.on(street.secondary, "wait", "--seqno", str(behind), "--timeout", "60")
+    street.on(street.secondary, "wait", "--seqno", str(after), "--timeout", "60")
     assert street.run(*list_).stdout.splitlines()[1].split()[:3] == [str(seqno), "left", "out"]
 
     def told_of() -> list[int]:

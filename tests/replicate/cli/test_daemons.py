@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from replicate.cli.root import root
 from replicate.daemon import control, daemon
 from replicate.daemon.files import DaemonFiles
-from replicate.daemon.heard import now as this_moment
+from replicate.daemon.last_heard import now as this_moment
 from replicate.daemon.status_file import DaemonStatus
 from replicate.errors import ConfigurationError, NotFoundError, ReplicateError, UsageError
 from replicate.instance.instance import Instance
@@ -66,7 +66,7 @@ def test_start(instance: Instance, started: list[tuple[str, list[str], float]]) 
     ]
 
 
-def test_start_refuses_what_can_not_work_before_any_process(
+def test_start_refuses_what_cannot_work_before_any_process(
     instance: Instance, started: list[tuple[str, list[str], float]]
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"receiver\.listen"):
@@ -194,7 +194,7 @@ def test_people_get_dates_and_ages_and_no_nanoseconds(instance: Instance) -> Non
     assert not any(word.isdigit() and len(word) > 9 for word in out.split())
 
 
-def test_what_ran_is_stopped_also_where_the_instance_can_not_be_opened(instance: Instance) -> None:
+def test_what_ran_is_stopped_also_where_the_instance_cannot_be_opened(instance: Instance) -> None:
     """That run/ is missing is told with the word to stop every process first."""
     os.close(DaemonFiles(instance.path, "source-west").lock.acquire())
     shutil.rmtree(instance.run_directory)

@@ -86,7 +86,7 @@ def test_by_time_by_table_and_the_last_ones(primary: Instance) -> None:
         ("--from 99", UsageError, "the journal holds transactions 1 to 7"),
     ],
 )
-def test_what_can_not_be_asked_for(primary: Instance, words: str, kind: type[ReplicateError], text: str) -> None:
+def test_what_cannot_be_asked_for(primary: Instance, words: str, kind: type[ReplicateError], text: str) -> None:
     with pytest.raises(kind, match=re.escape(text)):
         show(*words.split())
 

@@ -46,7 +46,7 @@ def tried(**found: Any) -> list[str]:
 
 
 def test_a_dry_run_says_what_would_be_and_nothing_else() -> None:
-    """Those behind the first conflict "would be applied", while the command stops there; "are not applied again"."""
+    """Those after the first conflict "would be applied", while the command stops there; "are not applied again"."""
     conflict = LostConflict(4, "main", "t", "INSERT", "table", "there is no table main.t here")
     found = {"applied": [1, 2, 5, 7], "skipped": [4, 6], "in_history": [3], "before": 1, "left": 4, "stopped_at": 4}
     assert tried(**found, conflicts=[conflict]) == [

@@ -306,7 +306,7 @@ def test_importing_the_package_is_cheap() -> None:
 
 
 def test_the_module_for_sqlalchemy_needs_no_import_of_its_own() -> None:
-    """The manual names `replicate.dbapi` behind a bare `import replicate`."""
+    """The manual names `replicate.dbapi` after a bare `import replicate`."""
     code = "import replicate; print(replicate.dbapi.connect.__module__, replicate.dbapi.apilevel)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert (done.stdout, done.stderr) == ("replicate.dbapi 2.0\n", "")

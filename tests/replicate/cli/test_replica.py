@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from replicate.cli.root import root
-from replicate.roles.restored import turn_back
+from replicate.roles.restored_supplier import turn_back
 from tests.harness.suppliers import Suppliers
 from tests.replicate.cli.test_partition import said
 

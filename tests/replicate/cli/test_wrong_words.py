@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from replicate.admin.region_release import release_region
 from replicate.admin.regions import add_region
-from replicate.admin.release import release_region
 from replicate.cli.root import root
 from replicate.errors import ReplicateError, UsageError
 from replicate.instance.consumers import Consumer, write_consumer

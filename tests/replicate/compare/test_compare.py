@@ -14,7 +14,7 @@ from typing import TypeVar
 import apsw
 import pytest
 
-from replicate.admin.release import release_region
+from replicate.admin.region_release import release_region
 from replicate.compare.compare import CompareProgress, compare, digest
 from replicate.compare.digest import compare_digests
 from replicate.daemon.files import DaemonFiles
@@ -225,7 +225,7 @@ def test_a_secondary_that_does_not_come(pair: Pair) -> None:
         assert door.words[word.BARRIER_SEQNO] == 0
 
 
-def test_what_can_not_be_compared(pair: Pair, tmp_path: Path) -> None:
+def test_what_cannot_be_compared(pair: Pair, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         compare(pair.primary, pair.primary, timeout_s=1)
     with pytest.raises(WrongNetworkError):

@@ -48,7 +48,7 @@ def test_each_difference_is_named(other: InstanceDigest, what: list[str]) -> Non
         assert [difference.what for difference in found.differences] == what
 
 
-def test_what_can_not_be_compared_is_refused() -> None:
+def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(WrongNetworkError):
         compare_digests(EAST, replace(WEST, network="another"))
     with pytest.raises(UsageError, match="with itself"):

@@ -13,7 +13,7 @@ from replicate.compare.index_found import IndexDamage, Looked
 from replicate.compare.patrol_rounds import Place
 from replicate.instance.instance import Instance
 from tests.harness.pair import Pair
-from tests.harness.stale_index import change_behind_index, flip_in_tree
+from tests.harness.stale_index import change_without_index, flip_in_tree
 
 SCHEMA = """
 CREATE TABLE account (id INTEGER PRIMARY KEY, owner TEXT COLLATE NOCASE, at, note AS (owner || '!') STORED);
@@ -70,12 +70,12 @@ def test_all_that_is_right(instance: Instance) -> None:
 
 
 def test_a_row_that_an_index_lacks(instance: Instance) -> None:
-    change_behind_index(instance.region("main").path, "by_owner", "INSERT INTO account (id, owner) VALUES (50, 'zed')")
+    change_without_index(instance.region("main").path, "by_owner", "INSERT INTO account (id, owner) VALUES (50, 'zed')")
     assert damage_of(instance) == {("index by_owner of main.account lacks the entry of the row", "50", "main")}
 
 
 def test_an_entry_too_many(instance: Instance) -> None:
-    change_behind_index(instance.region("main").path, "open_ones", "UPDATE account SET owner = 'x' WHERE id = 4")
+    change_without_index(instance.region("main").path, "open_ones", "UPDATE account SET owner = 'x' WHERE id = 4")
     what = "index open_ones of main.account has an entry that no row gives it 4,"
     assert damage_of(instance) == {(what, "4, 4", "main")}
 
@@ -86,7 +86,7 @@ def test_a_bit_of_a_page(instance: Instance) -> None:
 
 
 def test_a_table_without_rowid(instance: Instance) -> None:
-    change_behind_index(instance.region("main").path, "by_number", "DELETE FROM word WHERE word = 'two'")
+    change_without_index(instance.region("main").path, "by_number", "DELETE FROM word WHERE word = 'two'")
     assert {key for _, key, _ in damage_of(instance)} == {"2, 'two'"}
 
 

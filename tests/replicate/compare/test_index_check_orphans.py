@@ -13,7 +13,7 @@ from replicate.compare.index_check import take_slice
 from replicate.compare.index_found import IndexesFound, Looked, OrphanRows, note_indexes, with_part
 from replicate.compare.patrol_rounds import Place
 from replicate.instance.instance import Instance
-from replicate.roles.merges import orphans
+from replicate.roles.merge_losses import orphans
 from replicate.status.collect import collect
 from tests.harness.pair import Pair
 from tests.harness.suppliers import Suppliers, run, shared

@@ -177,7 +177,7 @@ def test_time_passes(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     assert codes(pair.secondary) == ["COMPARED"]
 
 
-def test_a_seed_begins_the_time_anew_and_forgets_what_was_found(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_begins_the_time_again_and_forgets_what_was_found(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     note_compared(pair.secondary, "east", 7, ["main.account"])
     now = module.time.time_ns()
     monkeypatch.setattr(module.time, "time_ns", lambda: now + 20 * DAY_NS)

@@ -20,7 +20,7 @@ from replicate.compare.patrol_found import (
     settle_patrolled,
     taken,
 )
-from replicate.region.sqlite.ranges import packed_key
+from replicate.region.sqlite.range_digest import packed_key
 from replicate.wire.message import Check
 
 EQUAL = RangeVerdict(Outcome.EQUAL)

@@ -15,7 +15,7 @@ from replicate.compare.scr import Array, BothArrays, array_of, compare_with, par
 from replicate.door.snapshot import door_of
 from replicate.errors import DamagedError, FormatUnknownError, UsageError, WrongNetworkError
 from replicate.instance.instance import Instance
-from replicate.roles.role import become_primary, become_secondary
+from replicate.roles.change_of_role import become_primary, become_secondary
 from replicate.roles.rollback import rollback
 from replicate.wire.message import Restart
 from replicate.wire.resync import Diverged, JournalMissing, RollbackFirst, SecondaryAhead, StartAt

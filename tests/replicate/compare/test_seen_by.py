@@ -8,7 +8,7 @@ import pytest
 
 from replicate.compare.seen_by import SeenBy, seen_by
 from replicate.door.snapshot import door_of
-from replicate.door.telling import tell
+from replicate.door.telling_transaction import tell
 from replicate.errors import NotPrimaryError
 from tests.harness.pair import Pair
 from tests.harness.suppliers import Suppliers, shared

@@ -105,7 +105,7 @@ def test_a_source_gets_in_beside_any_crowd_of_its_own_address(places: int) -> No
     in_time = places // 2 - 1
     for answered in range(places + 1):
         for before in product(CROWD_STEPS, repeat=in_time):
-            for behind in product(CROWD_STEPS, repeat=in_time):
+            for after in product(CROWD_STEPS, repeat=in_time):
                 gate = Admission(2 * places, places)
                 for number in range(places):
                     one = gate.enter("a", lambda: None)
@@ -118,9 +118,9 @@ def test_a_source_gets_in_beside_any_crowd_of_its_own_address(places: int) -> No
                     crowd_takes(gate, step, source)
                 assert not source.closed_for, (answered, before)
                 source.answered()
-                for step in behind:
+                for step in after:
                     crowd_takes(gate, step, source)
-                assert not source.closed_for, (answered, before, behind)
+                assert not source.closed_for, (answered, before, after)
                 assert gate.connections == places
 
 

@@ -241,7 +241,7 @@ def test_log_is_reopened_on_request(files: DaemonFiles) -> None:
     wait_until(lambda: [e["event"] for e in events(files)] == ["log reopened"])
 
 
-def test_whoever_keeps_a_daemon_from_running_is_never_signalled(files: DaemonFiles) -> None:
+def test_a_process_that_keeps_a_daemon_from_running_is_never_signalled(files: DaemonFiles) -> None:
     """Log rotation asks every daemon to reopen its log: SIGHUP ended a replay."""
     got = []
     before = signal.signal(signal.SIGHUP, lambda *_: got.append(1))
@@ -274,7 +274,7 @@ def test_missing_instance_is_named(tmp_path: Path) -> None:
         DaemonFiles(tmp_path / "nowhere", "toy").lock.acquire()
 
 
-def test_a_lock_that_can_not_be_written_is_named_and_not_held(
+def test_a_lock_that_cannot_be_written_is_named_and_not_held(
     files: DaemonFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:

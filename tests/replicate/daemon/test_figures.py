@@ -16,11 +16,11 @@ import trio
 from trio.testing import MockClock
 
 from receiver_server.process import ReceiverServer
-from receiver_server.returning import Returning
+from receiver_server.returning_primary import Returning
 from receiver_server.source_state import SourceState
 from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.figures import FIGURES, METRICS, page
-from replicate.daemon.heard import Heard
+from replicate.daemon.last_heard import Heard
 from replicate.daemon.statistics import Lag
 from replicate.instance.file import PeerEntry
 from replicate.model.clock_skew import PeerClock

@@ -23,7 +23,7 @@ from replicate.settings.table import ReceiverConfig
 from replicate.system.locks import FileLock
 from tests.harness.pair import Pair
 from tests.harness.servers import ListLog
-from tests.harness.stale_index import change_behind_index
+from tests.harness.stale_index import change_without_index
 from tests.harness.waiting import wait_until_async
 
 QUICK = replace(ReceiverConfig(), patrol_percent=100.0, patrol_speed_mb=10_000.0, patrol_round_s=1000.0)
@@ -67,7 +67,7 @@ async def test_damage_is_found_within_one_round_and_over_when_it_is_mended(pair:
     assert look_at_indexes(instance.path) == patrol.found
     figures = patrol.figures(patrol.found.whole.began_wall_ns + 3 * 10**9)
     assert figures == {"index_entries": 60, "index_age_s": 3.0, "index_left_out": 0, "index_damaged": 0}
-    change_behind_index(instance.region("main").path, "i", "UPDATE t SET a = 'x' WHERE id = 17")
+    change_without_index(instance.region("main").path, "i", "UPDATE t SET a = 'x' WHERE id = 17")
     patrol = patrol_of(instance, patrol_round_s=0.1)
     await goes_until(patrol, lambda: patrol.found.damaged)
     assert {one.key for one in patrol.found.damaged} <= {"17", "17, 17"}

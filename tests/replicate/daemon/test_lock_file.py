@@ -59,13 +59,13 @@ def is_serving(files: DaemonFiles, pid: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "locks"])
-@pytest.mark.parametrize("is_made_anew", [False, True])
+@pytest.mark.parametrize("is_made_again", [False, True])
 def test_no_second_daemon_starts_where_a_directory_was_removed(
-    files: DaemonFiles, name: str, is_made_anew: bool
+    files: DaemonFiles, name: str, is_made_again: bool
 ) -> None:
     started = start(files)
     remove(files, name)
-    if is_made_anew:
+    if is_made_again:
         (files.instance_path / name).mkdir(mode=0o700, exist_ok=True)
     assert files.lock.probe() == Running(started.pid)
     with pytest.raises(AlreadyRunningError, match=f"as process {started.pid}"):
@@ -107,7 +107,7 @@ def test_one_after_the_other_is_no_way_either(files: DaemonFiles) -> None:
         files.lock.acquire()
 
 
-def test_who_has_lost_every_name_of_its_lock_takes_it_anew(files: DaemonFiles) -> None:
+def test_who_has_lost_every_name_of_its_lock_takes_it_again(files: DaemonFiles) -> None:
     started = start(files)
     remove(files, "run", "locks")
     wait_until(lambda: files.lock.probe() == Running(started.pid))
@@ -166,7 +166,7 @@ def test_a_daemon_of_a_release_that_knew_one_name_is_met(files: DaemonFiles) -> 
     os.close(fd)
 
 
-def test_what_can_not_be_known_is_said(files: DaemonFiles) -> None:
+def test_what_cannot_be_known_is_said(files: DaemonFiles) -> None:
     assert files.read_status() is None
     start(files)
     control.stop(files, timeout_s=7.0)

@@ -166,7 +166,7 @@ async def test_a_request_that_is_too_long_gets_its_answer_though_more_is_coming(
 
 
 @pytest.mark.trio
-async def test_a_figure_that_can_not_be_read_is_one_line_and_harms_nothing_else(tmp_path: Path) -> None:
+async def test_a_figure_that_cannot_be_read_is_one_line_and_harms_nothing_else(tmp_path: Path) -> None:
     async with scraped(tmp_path) as daemon:
         well = daemon.figures
         daemon.figures = lambda: {"lag_s": 1 / 0}

@@ -41,7 +41,7 @@ def wanting(size: int) -> Config:
     return Config().with_values({"receiver.pool_bytes": size, "journal.pool_bytes": size})
 
 
-def test_an_empty_receive_pool_of_another_size_can_be_made_anew(secondary: Instance) -> None:
+def test_an_empty_receive_pool_of_another_size_can_be_made_again(secondary: Instance) -> None:
     pool = pool_of(secondary)
     assert pool.can_be_remade(8 * MIB)
     assert not pool.can_be_remade(2 * MIB)  # too small for one
@@ -51,7 +51,7 @@ def test_an_empty_receive_pool_of_another_size_can_be_made_anew(secondary: Insta
     pool.close()
 
 
-def test_one_with_parts_of_a_transaction_can_not(secondary: Instance) -> None:
+def test_one_with_parts_of_a_transaction_cannot(secondary: Instance) -> None:
     pool = pool_of(secondary)
     pool.note_received(0, 3)
     assert not pool.can_be_remade(8 * MIB)

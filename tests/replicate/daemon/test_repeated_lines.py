@@ -34,7 +34,7 @@ def test_a_changed_reason_is_told_at_once_also_when_two_take_turns() -> None:
     assert len(lines.lines) == 3
 
 
-def test_after_forget_all_is_told_again_and_counted_anew() -> None:
+def test_after_forget_all_is_told_again_and_counted_again() -> None:
     repetitions, lines = Repetitions(30.0), Lines()
     for now_s in (1.0, 2.0):
         repetitions.line(lines, now_s, "closed")
@@ -43,7 +43,7 @@ def test_after_forget_all_is_told_again_and_counted_anew() -> None:
     assert lines.lines == [("closed", {})] * 2
 
 
-def test_whoever_invents_reasons_gets_so_many_lines_a_period_and_memory_is_bounded() -> None:
+def test_a_peer_that_invents_reasons_gets_so_many_lines_a_period_and_memory_is_bounded() -> None:
     repetitions, lines = Repetitions(30.0), Lines()
     most = Repetitions.REASONS_MAX
     for number in range(1000):

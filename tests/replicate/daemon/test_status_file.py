@@ -27,7 +27,7 @@ def test_what_is_written_is_read(file: StatusFile) -> None:
     assert file.path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_status_that_can_not_be_written_leaves_the_old_one(file: StatusFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_status_that_cannot_be_written_leaves_the_old_one(file: StatusFile, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write(STATUS)
 
     def fails(*_: object) -> None:

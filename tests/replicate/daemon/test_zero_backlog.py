@@ -9,7 +9,7 @@ import pytest
 
 from replicate.daemon import control, zero_backlog
 from replicate.daemon.files import DaemonFiles
-from replicate.daemon.progress import SentProgress
+from replicate.daemon.source_progress import SentProgress
 from replicate.daemon.zero_backlog import stop_level
 from replicate.errors import NotFoundError, TryAgainError, UsageError
 from replicate.instance.instance import Instance

@@ -31,7 +31,7 @@ TABLES = ("t", "counted", "log", "folded", "sqlite_sequence")
 
 
 def same(sides: Sides, program: Callable[[Any], Any], script: str = SCRIPT, tables: tuple[str, ...] = TABLES) -> Any:
-    """What a program returns, on both connections and with the same tables behind it, on the secondary too. `script`:
+    """What a program returns, on both connections and with the same tables below it, on the secondary too. `script`:
     of the street."""
     ours = sides.calls.connections[0]  # type: ignore[union-attr]
     with contextlib.closing(sqlite3.connect(":memory:")) as plain:
@@ -83,7 +83,7 @@ def test_a_giver_of_parameters_ends_the_transaction(sides: Sides, between: str, 
     assert same(sides, program) == 3
 
 
-def test_a_row_behind_the_end_of_the_transaction_fails(sides: Sides) -> None:
+def test_a_row_after_the_end_of_the_transaction_fails(sides: Sides) -> None:
     def program(connection: Any) -> Any:
         cursor = connection.cursor()
 
@@ -103,7 +103,7 @@ def test_a_row_behind_the_end_of_the_transaction_fails(sides: Sides) -> None:
 
 
 @pytest.mark.parametrize("between", [("ROLLBACK TO s",), ("COMMIT", "DELETE FROM t WHERE a = 2")])
-def test_a_counter_that_is_watched_anew(sides: Sides, between: tuple[str, ...]) -> None:
+def test_a_counter_that_is_watched_again(sides: Sides, between: tuple[str, ...]) -> None:
     """An ignored row raises the counter. A ROLLBACK TO had us forget to look at it, as a new transaction had."""
 
     def program(connection: Any) -> None:
@@ -201,7 +201,7 @@ def test_a_schema_change_within_a_writing_statement_leaves_callbacks_at_work(sid
 
 @pytest.mark.parametrize("text", ["ROLLBACK", "INSERT OR ROLLBACK INTO t VALUES (1, 1)", "ROLLBACK; BEGIN"])
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_transaction_that_ends_within_a_statement_spoils_none_behind_it(sides: Sides, text: str, fails: bool) -> None:
+def test_a_transaction_that_ends_within_a_statement_spoils_none_after_it(sides: Sides, text: str, fails: bool) -> None:
     """SQLite goes on with the statement (where the table has triggers, as our guards are), and leaves its rows in the
     cache: the next COMMIT wrote them."""
     connection = sides.calls.connections[0]  # type: ignore[union-attr]
@@ -226,7 +226,7 @@ def test_a_transaction_that_ends_within_a_statement_spoils_none_behind_it(sides:
 
 
 def test_a_commit_within_a_writing_statement(sides: Sides) -> None:
-    """SQLite refuses it behind the append to the journal, which then took the whole transaction back."""
+    """SQLite refuses it after the append to the journal, which then took the whole transaction back."""
 
     def program(connection: Any) -> list[str]:
         found = []
@@ -278,7 +278,7 @@ def test_a_savepoint_taken_back_within_a_statement_that_fails(sides: Sides) -> N
         return value
 
     connection.create_function("take_back", 1, take_back)
-    for text in ("INSERT INTO log VALUES ('before', 1)", "SAVEPOINT s", "INSERT INTO log VALUES ('behind', 22222222)"):
+    for text in ("INSERT INTO log VALUES ('before', 1)", "SAVEPOINT s", "INSERT INTO log VALUES ('after', 22222222)"):
         connection.execute(text)
     with pytest.raises(sqlite3.IntegrityError):
         connection.execute("INSERT OR FAIL INTO t SELECT take_back(id) + 10, CASE id WHEN 2 THEN 1 ELSE 9 END FROM t")

@@ -1,7 +1,7 @@
 """What a differential fuzzer found to end otherwise than with the standard library's sqlite3, each with the shortest
 program that showed it (see test_as_sqlite3.py).
 
-Guarantees: what the program returns and the tables behind it are the same on both, and the secondary's too.
+Guarantees: what the program returns and the tables below it are the same on both, and the secondary's too.
 Leaves to others: what has been promised otherwise (test_differences.py).
 """
 

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 import replicate
-from replicate.admin.release import release_region
+from replicate.admin.region_release import release_region
 from replicate.errors import BusyError, NotFoundError, SchemaChangedError, SnapshotStaleError
 from replicate.instance.instance import Instance
 from tests.harness.instances import door_of, read_journal
@@ -212,14 +212,14 @@ def test_a_reader_that_becomes_a_writer_must_have_the_newest_snapshot_of_each(se
     several.same()
 
 
-@pytest.mark.parametrize("behind", ["main", "two"])
-def test_a_reader_who_is_told_that_its_snapshot_is_old_keeps_no_write_lock(several: Several, behind: str) -> None:
+@pytest.mark.parametrize("written", ["main", "two"])
+def test_a_reader_who_is_told_that_its_snapshot_is_old_keeps_no_write_lock(several: Several, written: str) -> None:
     reader = several.attached(timeout=0)
     reader.execute("BEGIN")
     for table in ("main.t", "two.t"):
         assert reader.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
     writers = {name: replicate.connect(several.primary.path, name, timeout=0) for name in several.names}
-    with writers[behind] as writer:
+    with writers[written] as writer:
         writer.execute("INSERT INTO t VALUES (1, 'newer')")
     for _ in range(2):  # an application may try again, rather than roll back
         with pytest.raises(SnapshotStaleError):

@@ -115,7 +115,7 @@ def test_a_commit_that_fails_in_the_second_region_is_finished_there(several: Sev
     assert several.same() == said[1]
 
 
-def test_a_commit_that_can_not_be_finished_in_the_second_region_has_an_unknown_outcome(several: Several) -> None:
+def test_a_commit_that_cannot_be_finished_in_the_second_region_has_an_unknown_outcome(several: Several) -> None:
     _, said = run(several.primary, "main", "two", 1, "close")
     assert said[1:] == ["HalfCommittedError", said[0] + 2]
     assert several.same() == said[2]
@@ -166,9 +166,7 @@ def test_power_is_lost_and_only_one_region_has_the_transaction(several: Several)
     several.same()
 
 
-def test_power_is_lost_and_a_transaction_over_two_regions_stands_behind_a_hole(
-    several: Several, tmp_path: Path
-) -> None:
+def test_power_is_lost_and_a_transaction_over_two_regions_stands_after_a_hole(several: Several, tmp_path: Path) -> None:
     """What was not durable goes as a whole: the region that has its part gives it back."""
     configure(several.primary.path, durability="off")
     write_in_all(several)

@@ -21,7 +21,7 @@ from tests.harness.several import SCHEMA, Several
 # What is attached, and what is not.
 
 
-def test_what_can_not_be_attached_is_refused_and_nothing_is_attached(
+def test_what_cannot_be_attached_is_refused_and_nothing_is_attached(
     several: Several, attached: Any, tmp_path: Path
 ) -> None:
     other = Instance.create(tmp_path / "strange", role="primary", name="strange")
@@ -190,7 +190,7 @@ def test_a_function_in_place_of_sqlites_own_is_felt_at_attach(several: Several, 
     other.close()
 
 
-def test_an_interrupt_behind_sqlites_attach_leaves_nothing_that_can_be_written(
+def test_an_interrupt_after_sqlites_attach_leaves_nothing_that_can_be_written(
     several: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = replicate.connect(several.primary.path)

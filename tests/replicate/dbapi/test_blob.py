@@ -131,7 +131,7 @@ def test_a_blob_of_an_ended_transaction_is_refused_by_name(sides: Sides, connect
     assert rows(connection, "t")[0][1] == bytes(100)
 
 
-def test_what_can_not_be_opened_or_written_changes_nothing(sides: Sides, connection: Any) -> None:
+def test_what_cannot_be_opened_or_written_changes_nothing(sides: Sides, connection: Any) -> None:
     before = sides.pair.last_seqno()
     for table, column, row in (("t", "x", 9), ("nowhere", "x", 1), ("t", "z", 1)):
         with pytest.raises(sqlite3.OperationalError):

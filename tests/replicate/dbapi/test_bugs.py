@@ -203,7 +203,7 @@ def test_double_quoted_strings_in_a_schema_are_applied(sides: Sides) -> None:
 # Cursors and connections that are no more.
 
 
-def test_a_cursor_of_a_connection_that_was_opened_anew(sides: Sides) -> None:
+def test_a_cursor_of_a_connection_that_was_opened_again(sides: Sides) -> None:
     path = sides.pair.primary.path
     connection = connect(path)
     cursor = connection.execute("SELECT 1 UNION SELECT 2")

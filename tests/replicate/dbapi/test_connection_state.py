@@ -13,7 +13,7 @@ from replicate.errors import ForkedError
 from tests.harness.fake_door import FakeDoor
 
 
-def test_a_fork_can_not_use_the_connection(connection: Any) -> None:
+def test_a_fork_cannot_use_the_connection(connection: Any) -> None:
     child = os.fork()
     if child == 0:
         code = 1

@@ -79,7 +79,7 @@ STEPS = {
         "INSERT INTO fresh VALUES (NULL)",
     ],
     "of a table that goes": ["UPDATE sqlite_sequence SET seq = 9 WHERE name = 'auto'", "DROP TABLE auto"],
-    "behind a table that went": ["DROP TABLE auto", "INSERT INTO sqlite_sequence VALUES ('auto', 3)"],
+    "after a table that went": ["DROP TABLE auto", "INSERT INTO sqlite_sequence VALUES ('auto', 3)"],
     "no number": [
         "UPDATE sqlite_sequence SET seq = NULL",
         "INSERT INTO sqlite_sequence VALUES ('null', NULL), ('zero', 0), ('text', 'x''y'), ('blob', x'00ff'), "
@@ -89,7 +89,7 @@ STEPS = {
         "INSERT INTO sqlite_sequence VALUES (NULL, 1), (7, 2), (x'61', 3), ('a''b', 4), ('\N{SNOWMAN}', 5), ('', 6)"
     ],
     "both kinds in one": ["UPDATE sqlite_sequence SET seq = seq + 10", "INSERT INTO auto (v) VALUES (2)"],
-    "with a pragma behind": ["INSERT INTO sqlite_sequence VALUES ('nowhere', 5)", "PRAGMA user_version = 4"],
+    "with a pragma after": ["INSERT INTO sqlite_sequence VALUES ('nowhere', 5)", "PRAGMA user_version = 4"],
     "a part taken back": [
         "INSERT INTO sqlite_sequence VALUES ('stays', 1)",
         "SAVEPOINT s",
@@ -110,10 +110,10 @@ STEPS = {
 def test_a_row_written_by_hand_travels(pair: Pair, kind: str) -> None:
     play(pair, *STEPS[kind])
     arrived(pair)
-    # And what comes behind it meets what it expects.
+    # And what comes after it meets what it expects.
     with closing(pair.connect()) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS auto (id INTEGER PRIMARY KEY AUTOINCREMENT, v)")
-        connection.execute("INSERT INTO auto (v) VALUES ('behind')")
+        connection.execute("INSERT INTO auto (v) VALUES ('after')")
         connection.commit()
     arrived(pair)
 
@@ -146,7 +146,7 @@ def test_where_no_table_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "INSERT INTO sqlite_sequence VALUES ('a' || char(0) || 'b', 1)",
     ],
 )
-def test_what_can_not_travel_is_refused_before_commit(pair: Pair, text: str) -> None:
+def test_what_cannot_travel_is_refused_before_commit(pair: Pair, text: str) -> None:
     with closing(pair.connect()) as connection:
         connection.execute(text)
         with pytest.raises(NotSupportedError, match="sqlite_sequence"):

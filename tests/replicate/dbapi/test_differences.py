@@ -65,7 +65,7 @@ def test_mismatch(plain: apsw.Connection, ours: replicate.Connection) -> None:
         ours.execute("INSERT INTO parent VALUES (1, 1)")
 
 
-def test_changes_behind_a_commit(ours: replicate.Connection) -> None:
+def test_changes_after_a_commit(ours: replicate.Connection) -> None:
     before = ours.total_changes
     cursor = ours.execute("INSERT INTO s VALUES (1, 1), (2, 2)")
     assert ours.execute("SELECT changes()").fetchone() == (2,)

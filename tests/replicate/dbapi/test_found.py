@@ -37,7 +37,7 @@ def test_a_changed_rowid_beside_a_virtual_column_moves_no_counter(sides: Sides, 
 
 @pytest.mark.parametrize("table", ["auto (a) VALUES (1)", "c (a) VALUES (1)"])
 def test_a_counter_that_moved_before_a_pragma_that_travels(sides: Sides, table: str) -> None:
-    """The counter came behind the pragma, and was compared with what the rows had made of it (found by the differential
+    """The counter came after the pragma, and was compared with what the rows had made of it (found by the differential
     test, seed 103-plain-0-9)."""
     play(sides, COUNTED, "COMMIT")
     play(sides, "BEGIN", f"INSERT INTO {table}", "SAVEPOINT s", "PRAGMA user_version = 1", f"INSERT INTO {table}")
@@ -79,7 +79,7 @@ def test_short_records_that_are_copied_whole_arrive_whole(sides: Sides, insert: 
     play(sides, *SHORT, f"{insert} INTO dst SELECT * FROM src", "UPDATE dst SET a = a + 1")
 
 
-def test_deleting_all_rows_is_heard_whoever_prepared_it_first(sides: Sides) -> None:
+def test_deleting_all_rows_is_heard_no_matter_who_prepared_it_first(sides: Sides) -> None:
     """The DELETE that clears a whole table at once calls no hook: our guards keep SQLite from it, always."""
     clear = "DELETE FROM dst"
     play(sides, *SHORT, clear, "INSERT INTO dst SELECT * FROM src", clear, "INSERT INTO dst (a) VALUES (5)", clear)

@@ -1,4 +1,4 @@
-"""RETURNING of many rows: they go to disk beyond a few MiB, and come back as they were, also behind the commit."""
+"""RETURNING of many rows: they go to disk beyond a few MiB, and come back as they were, also after the commit."""
 
 from __future__ import annotations
 

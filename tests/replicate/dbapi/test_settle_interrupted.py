@@ -82,7 +82,7 @@ def test_a_commit_waits(sides: Sides) -> None:
     assert same(sides, program, SCRIPT, TABLES) == (([INTERRUPTED] * 2, True), False)
 
 
-def test_no_transaction_stays_open_behind_a_statement_of_its_own(sides: Sides) -> None:
+def test_no_transaction_stays_open_after_a_statement_of_its_own(sides: Sides) -> None:
     def program(connection: Any) -> Any:
         connection.isolation_level = None
         connection.commit()
@@ -113,7 +113,7 @@ def test_what_was_told_before_the_interrupt_is_told_once(sides: Sides) -> None:
     assert same(sides, program, SCRIPT, TABLES) == [INTERRUPTED] * 2
 
 
-def test_an_interrupt_behind_a_failed_statement_of_its_own_ends_its_transaction(
+def test_an_interrupt_after_a_failed_statement_of_its_own_ends_its_transaction(
     sides: Sides, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = sides.calls.connections[0]  # type: ignore[union-attr]

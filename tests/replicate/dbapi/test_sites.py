@@ -10,8 +10,8 @@ import pytest
 from replicate import connect
 from replicate.dbapi import DatabaseError, OperationalError
 from replicate.errors import ConfigurationError, NotPrimaryError, UsageError
-from replicate.roles.fence import meet
-from replicate.roles.role import become_primary, become_secondary
+from replicate.roles.change_of_role import become_primary, become_secondary
+from replicate.roles.superseded import meet
 from tests.harness.pair import assert_equal
 from tests.harness.sites import Sites, other
 

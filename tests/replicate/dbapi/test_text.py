@@ -13,8 +13,8 @@ import apsw
 import pytest
 
 from replicate import connect
+from replicate.admin.region_release import release_region
 from replicate.admin.regions import add_region
-from replicate.admin.release import release_region
 from replicate.compare.compare import compare
 from replicate.dbapi import NotSupportedError
 from tests.harness.pair import Pair, work_all
@@ -141,7 +141,7 @@ def test_what_a_savepoint_takes_back_is_forgiven(pair: Pair, connection: Any, wa
     assert pair.last_seqno() == before + 1
 
 
-def test_a_text_that_python_can_not_encode_is_refused_as_by_sqlite3(connection: Any) -> None:
+def test_a_text_that_python_cannot_encode_is_refused_as_by_sqlite3(connection: Any) -> None:
     plain = sqlite3.connect(":memory:")
     plain.execute("CREATE TABLE n (x)")
     for one in (plain, connection):

@@ -58,7 +58,7 @@ def test_begin_immediate_takes_the_region(door: FakeDoor, connection: Any) -> No
     other.commit()
 
 
-def test_a_stale_reader_can_not_write(door: FakeDoor, connection: Any) -> None:
+def test_a_stale_reader_cannot_write(door: FakeDoor, connection: Any) -> None:
     connection.execute("BEGIN")
     connection.execute("SELECT * FROM n").fetchall()
     with door.connect() as other:

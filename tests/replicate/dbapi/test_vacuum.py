@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from replicate.admin.region_release import release_region
 from replicate.admin.regions import add_region
-from replicate.admin.release import release_region
 from replicate.compare.compare import compare
 from replicate.dbapi import NotSupportedError
 from tests.harness.pair import Pair, work_all

@@ -16,7 +16,7 @@ from replicate.door.barrier import WRITER_WAIT_S_MAX, Barrier
 from replicate.errors import BusyError, InternalError, NotPrimaryError, TryAgainError
 from replicate.instance.file import Successor
 from replicate.pool import control as word
-from replicate.roles.role import become_secondary
+from replicate.roles.change_of_role import become_secondary
 from tests.harness.instances import ROOT, begin_insert, check, insert, make_primary, session_of
 from tests.harness.waiting import wait_until
 

@@ -35,7 +35,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seqnos
 
 
-def test_only_behind_a_commit_of_its_own(tmp_path: Path, begun: list[int]) -> None:
+def test_only_after_a_commit_of_its_own(tmp_path: Path, begun: list[int]) -> None:
     """The page that frames share would be written twice for each flush, where others append to it meanwhile."""
     instance = make_primary(tmp_path / "alpha")
     with session_of(instance) as one, session_of(instance) as other:

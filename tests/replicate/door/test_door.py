@@ -80,7 +80,7 @@ def test_nothing_gets_a_time_that_no_other_host_would_take(door: Door) -> None:
         allot(door)
         door.words[word.CSN_END] = end
         door.words[word.CSN_END_UNTIL_NS] = time.monotonic_ns()
-        append(door)  # whoever said so has been silent
+        append(door)  # a process that said so has been silent
 
 
 def test_what_does_not_follow_is_not_appended(door: Door) -> None:

@@ -148,11 +148,11 @@ def judge(connection: Any, row: int, before: int, at: str) -> None:
         assert in_region(connection, row) == (connection.last_seqno > before), f"last_seqno does not tell: {at}"
 
 
-# In the midst of a switch of segments: what the next one finds, whoever that is.
+# In the midst of a switch of segments: what the next one finds, no matter who that is.
 
 
 class InSwitch:
-    """Raises KeyboardInterrupt in a switch of segments, behind the `number`-th instruction of it where one can arise: a
+    """Raises KeyboardInterrupt in a switch of segments, after the `number`-th instruction of it where one can arise: a
     call that has returned or begun, a jump back. `at`: where, once it has."""
 
     def __init__(self, number: int) -> None:
@@ -201,7 +201,7 @@ def _asked(code: CodeType) -> frozenset[int]:
     """The instructions in front of which the interpreter asks whether there is an interrupt."""
     asks = ("CALL", "RESUME", "JUMP_BACKWARD")
     found = list(dis.get_instructions(code))
-    return frozenset(behind.offset for one, behind in itertools.pairwise(found) if one.opname.startswith(asks))
+    return frozenset(after.offset for one, after in itertools.pairwise(found) if one.opname.startswith(asks))
 
 
 @pytest.mark.slow

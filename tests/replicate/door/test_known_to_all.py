@@ -11,8 +11,8 @@ from replicate.door.pruning import prune_journal
 from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
 from replicate.instance.consumers import Consumer, write_consumer
+from replicate.roles.partition_writers import share
 from replicate.roles.retiring import retire
-from replicate.roles.writing import share
 from tests.harness.suppliers import Suppliers
 
 SEGMENTS = "[journal]\npool_bytes = 1048576\nsegment_bytes = 1048576\ndurability = 'off'\n"

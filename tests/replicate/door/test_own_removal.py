@@ -14,7 +14,7 @@ from replicate.errors import NotWriterError
 from replicate.journal.merged_large import told_and_written
 from replicate.journal.record import read_head
 from replicate.model.transaction import Kind, Op
-from replicate.roles.writing import share
+from replicate.roles.partition_writers import share
 from tests.harness.instances import lose_pool, restore_region, save_region
 from tests.harness.merging_worlds import BY_KEY
 from tests.harness.sites import kill_at

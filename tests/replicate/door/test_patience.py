@@ -1,4 +1,4 @@
-"""Whoever stands still with a lock costs others their own timeout, and no more (fault 14). Nobody robs it.
+"""A process that stands still with a lock costs others their own timeout, and no more (fault 14). Nobody robs it.
 
 What is waited for is told in the error; the clock is only asked whether it was far longer than that.
 """
@@ -81,7 +81,7 @@ def test_a_writer_waits_for_its_own_timeout(tmp_path: Path, case: str) -> None:
     insert_first(instance)
     with stopped(instance, region, step):
         began_s = time.monotonic()
-        open_only(instance)  # whoever only reads needs none of them
+        open_only(instance)  # a process that only reads needs none of them
         with pytest.raises(BusyError, match=told) as raised:
             act(instance)
         assert isinstance(raised.value, replicate.OperationalError)
@@ -134,7 +134,7 @@ def test_a_flush_that_stands_still_costs_who_has_not_appended_yet_its_own_timeou
     assert check(instance).rows["main"].keys() == {0, 1000}
 
 
-def test_what_is_durable_already_is_not_waited_for_behind_a_flush_that_stands_still(tmp_path: Path) -> None:
+def test_what_is_durable_already_is_not_waited_for_after_a_flush_that_stands_still(tmp_path: Path) -> None:
     """A schema change is synced before its COMMIT. That it is durable is said with the next flush: nobody waits for
     that with the commit lock in the hand, and what is committed is never called busy."""
     instance = make_primary(tmp_path / "p", durability="off")

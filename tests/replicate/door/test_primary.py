@@ -64,7 +64,7 @@ def fail_commit(session: RegionSession) -> None:
 
 
 @pytest.mark.parametrize("reboot", [False, True])
-def test_fault_28_a_commit_that_fails_behind_its_append_becomes_a_null_record(tmp_path: Path, reboot: bool) -> None:
+def test_fault_28_a_commit_that_fails_after_its_append_becomes_a_null_record(tmp_path: Path, reboot: bool) -> None:
     instance = make_primary(tmp_path / "alpha")
     with session_of(instance) as session:
         insert(session, 1)
@@ -372,7 +372,7 @@ def test_errors_of_open_are_named_and_leave_nothing_open(tmp_path: Path) -> None
     assert open_descriptors() == before
 
 
-def test_a_child_of_a_fork_can_not_harm_its_parents_transaction(tmp_path: Path) -> None:
+def test_a_child_of_a_fork_cannot_harm_its_parents_transaction(tmp_path: Path) -> None:
     """Fault 21."""
     instance = make_primary(tmp_path / "alpha")
     with session_of(instance) as session:

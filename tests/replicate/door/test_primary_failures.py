@@ -115,7 +115,7 @@ def test_a_region_file_swapped_while_it_is_being_opened_is_refused(
         begin_insert(session, 1)
 
 
-def test_a_durable_mark_that_can_not_be_written_behind_the_commit_says_that_it_is_committed(
+def test_a_durable_mark_that_cannot_be_written_after_the_commit_says_that_it_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transaction that raises anything but OutcomeUnknownError has not happened; these have."""
@@ -139,7 +139,7 @@ def test_a_durable_mark_that_can_not_be_written_behind_the_commit_says_that_it_i
     assert {1, 2, 100, 399} <= check(instance).rows["main"].keys()
 
 
-def test_a_sync_lock_that_another_process_keeps_behind_the_commit_fails_nobody(
+def test_a_sync_lock_that_another_process_keeps_after_the_commit_fails_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 32; found by the simulation. It was told as BUSY, which says that nothing has happened; but it is on the
@@ -175,7 +175,7 @@ def test_a_sync_lock_that_another_process_keeps_behind_the_commit_fails_nobody(
 
 
 @pytest.mark.parametrize("what", ["schema", "large row"])
-def test_a_sync_that_fails_behind_the_append_says_outcome_unknown(
+def test_a_sync_that_fails_after_the_append_says_outcome_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     instance = make_primary(tmp_path / "p")
@@ -200,7 +200,7 @@ def test_a_sync_that_fails_behind_the_append_says_outcome_unknown(
     check(instance)
 
 
-def test_a_connection_survives_a_pool_that_was_made_anew(tmp_path: Path) -> None:
+def test_a_connection_survives_a_pool_that_was_made_again(tmp_path: Path) -> None:
     instance = make_primary(tmp_path / "p")
     with session_of(instance) as session:
         first = insert(session, 1)
@@ -240,7 +240,7 @@ def test_no_commit_goes_by_a_pool_that_another_was_made_in_place_of(
         first = insert(session, 1)
         path = pool_path(PoolKind.JOURNAL, instance.content.uuid)
         path.unlink()
-        assert insert(session, 2) == first + 1  # whoever comes now finds it in the journal
+        assert insert(session, 2) == first + 1  # a process that comes now finds it in the journal
         assert not path.exists()
         with session_of(instance) as other:
             assert path.exists()
@@ -253,7 +253,7 @@ def test_no_commit_goes_by_a_pool_that_another_was_made_in_place_of(
     check(instance)
 
 
-def test_no_commit_goes_by_a_pool_behind_a_recovery_that_has_begun(
+def test_no_commit_goes_by_a_pool_after_a_recovery_that_has_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cuts and completes the journal before it makes a pool. If it is killed there, nobody appends to that by the
@@ -375,7 +375,7 @@ def test_who_has_only_read_too_early_is_told_that_and_not_of_another_file(tmp_pa
         other.commit()
 
 
-def test_what_a_region_holds_can_not_be_read_and_is_told_as_ours(
+def test_what_a_region_holds_cannot_be_read_and_is_told_as_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object) -> int:
@@ -497,7 +497,7 @@ assert process.exitcode == 0
         door.close()
 
 
-def test_large_transactions_still_commit_behind_a_failed_one(tmp_path: Path) -> None:
+def test_large_transactions_still_commit_after_a_failed_one(tmp_path: Path) -> None:
     instance = make_primary(tmp_path / "p")
     with session_of(instance) as session:
         captured = begin_large(session, 100, 2000)

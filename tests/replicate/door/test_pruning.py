@@ -19,7 +19,7 @@ from replicate.instance.archive_mark import look_at_archive, note_archived
 from replicate.instance.consumers import Consumer, read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.pool import control as word
-from replicate.roles.role import become_secondary
+from replicate.roles.change_of_role import become_secondary
 from replicate.system.locks import FileLock
 from tests.harness.pair import Pair
 from tests.harness.servers import commit

@@ -39,7 +39,7 @@ def wake_of(session: RegionSession) -> object:
     return part.lock.wake
 
 
-def test_under_durable_whoever_ends_its_transaction_wakes_the_next_one(
+def test_under_durable_one_that_ends_its_transaction_wakes_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody looks for itself here: a waiter that is not woken waits for an hour. Commits and rollbacks in turns."""

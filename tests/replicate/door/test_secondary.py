@@ -160,7 +160,7 @@ def test_faults_9_10_killed_in_the_commit_of_a_batch(
     check_equal(primary, secondary)
 
 
-def test_a_batch_that_failed_behind_its_append_is_finished_by_the_next_begin(pair: tuple[Instance, Instance]) -> None:
+def test_a_batch_that_failed_after_its_append_is_finished_by_the_next_begin(pair: tuple[Instance, Instance]) -> None:
     primary, secondary = pair
     write(primary, 10, 5)
     session = open_apply_session(secondary)
@@ -222,7 +222,7 @@ def test_fault_33_an_older_region_is_rolled_forward_and_a_torn_batch_is_asked_fo
     lose_pool(secondary)
     open_apply_session(secondary).door.close()
     assert rows(path) == rows(primary.region("two").path)
-    with open(newest_segment(secondary), "r+b") as file:  # a half written frame behind the end
+    with open(newest_segment(secondary), "r+b") as file:  # a half written frame after the end
         file.seek(end)
         file.write(b"\xce\x00\x00\x00\xff\xce")
     lose_pool(secondary)

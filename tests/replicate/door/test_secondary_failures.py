@@ -74,7 +74,7 @@ def test_a_region_file_swapped_under_the_session_is_refused_before_anything_is_w
 
 
 @pytest.mark.parametrize("what", ["write", "sync", "mark"])
-def test_a_journal_that_fails_behind_the_append_says_outcome_unknown(
+def test_a_journal_that_fails_after_the_append_says_outcome_unknown(
     pair: Pair, pool: ReceivePool, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     def failing(self: Any, *_: object) -> None:

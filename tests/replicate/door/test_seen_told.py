@@ -40,7 +40,7 @@ def key_of(made: Suppliers, name: str) -> int:
         return next(one.origin.key for one in reversed(door.catalogue_now().histories) if one.name == name)
 
 
-def test_the_first_one_behind_what_has_come_tells_it_and_the_next_one_nothing(two: Suppliers) -> None:
+def test_the_first_one_after_what_has_come_tells_it_and_the_next_one_nothing(two: Suppliers) -> None:
     run(two, "a", "INSERT INTO ta VALUES (1, 'x', 0)")
     two.carry("a", "b")
     seen = two.vector("b")

@@ -18,7 +18,7 @@ from replicate.instance.instance import Instance
 from replicate.roles.rollback import rollback
 from tests.harness.sites import Sites
 from tests.harness.suppliers import Suppliers
-from tests.replicate.roles.test_verdict import part
+from tests.replicate.roles.test_source_refusal import part
 
 
 def test_the_last_one_is_told(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from replicate.dbapi import Connection, OperationalError
-from replicate.roles.writing import give
+from replicate.roles.partition_writers import give
 from tests.harness.suppliers import Suppliers
 
 

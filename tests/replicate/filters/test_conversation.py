@@ -270,7 +270,7 @@ def end(count: int) -> str:
 
 
 def stream_of(talk: Talk) -> tuple[list[Any], LargeCommit, int]:
-    """The changes in the parts that have come out, the commit behind them, and its kind."""
+    """The changes in the parts that have come out, the commit after them, and its kind."""
     reader = unpacker()
     *parts, large = talk.out
     assert isinstance(large, StreamLarge)

@@ -30,7 +30,7 @@ def test_a_command_line_is_divided_as_a_shell_does_and_no_shell_runs(tmp_path: P
 
 def test_a_function_runs_in_a_python_of_its_own() -> None:
     made = program("tests.harness.filters:same", "json")
-    assert made.command == (sys.executable, "-m", "replicate.filters.host", "tests.harness.filters:same")
+    assert made.command == (sys.executable, "-m", "replicate.filters.callable_host", "tests.harness.filters:same")
     assert (made.form, made.name) == (Form.MSGPACK, "tests.harness.filters:same")
 
 

@@ -275,11 +275,11 @@ def test_a_table_that_changes_stops_the_stream_before_that_transaction(name: str
     packed = pack_changes([element for change in changes for element in change])
     stops = pack_frame(Kind.TRANSACTION, 2, 0, 3, 7, 2, 2 << 12, packed, 4 * len(changes))[0]
     before = frame_of(1, [[Op.INSERT, T.table_id, 0, [1, 5]], [Op.INSERT, T.table_id, 0, [2, 1]]])
-    behind = frame_of(3, [[Op.INSERT, U.table_id, 0, [1, 5]]])
-    taken = selection.take(FrameBatch(1, 3, 3, before + stops + behind))
+    after = frame_of(3, [[Op.INSERT, U.table_id, 0, [1, 5]]])
+    taken = selection.take(FrameBatch(1, 3, 3, before + stops + after))
     assert (taken.first_seqno, taken.last_seqno, taken.count) == (1, 1, 1)
     assert list(changes_of(decode_batch(taken.data)[2])) == [Op.INSERT, T.table_id, 0, [1, 5]]
-    for goes_on in (selection.check, lambda: selection.take(FrameBatch(4, 4, 1, behind))):
+    for goes_on in (selection.check, lambda: selection.take(FrameBatch(4, 4, 1, after))):
         with pytest.raises(PeerRefusedError, match=told) as caught:
             goes_on()
     assert caught.value.facts["reason"] == "ROWS_REFUSED"
@@ -373,7 +373,7 @@ MADE_AGAIN: Mapping[str, tuple[list[list[Any]], str]] = {
 
 @pytest.mark.parametrize("name", MADE_AGAIN)
 def test_what_both_sites_would_not_make_alike_stops_the_stream_before_it(name: str) -> None:
-    """And of rows behind it in the same transaction nothing goes: they may have come from the table."""
+    """And of rows after it in the same transaction nothing goes: they may have come from the table."""
     changes, told = MADE_AGAIN[name]
     for selection in (
         listing(),

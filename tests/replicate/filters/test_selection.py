@@ -201,7 +201,7 @@ def test_what_all_goes_is_the_same_batch() -> None:
     assert PartitionSelection({1}, DEFINITIONS).take(batch) is not batch
 
 
-def test_none_never_goes_whoever_asks() -> None:
+def test_none_never_goes_no_matter_who_asks() -> None:
     whole = made([("mixed", [("row", PARTITION_NONE)]), ("mixed", [("row", PARTITION_NONE), ("row", 1)])])
     for wanted in (None, {1, PARTITION_NONE}, set(NUMBERS)):
         sent = PartitionSelection(wanted, DEFINITIONS).take(FrameBatch(1, 2, 2, whole.data)).data

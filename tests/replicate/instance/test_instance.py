@@ -96,7 +96,7 @@ def test_one_that_could_not_be_made_leaves_nothing(
     assert Instance.open(directory).name == "alpha"
 
 
-def test_what_can_not_be_opened(tmp_path: Path) -> None:
+def test_what_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         Instance.open(tmp_path / "nothing")
     (tmp_path / "file").touch()

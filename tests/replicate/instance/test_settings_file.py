@@ -41,7 +41,7 @@ def settings(instance: Instance, text: str | None = None) -> str:
     return path.read_bytes().decode()
 
 
-def test_a_setting_stands_behind_the_line_of_the_default_file_that_it_replaces(instance: Instance) -> None:
+def test_a_setting_stands_after_the_line_of_the_default_file_that_it_replaces(instance: Instance) -> None:
     before = settings(instance)
     changed = set_setting(instance, "receiver.listen", "192.0.2.2:7430")
     assert (changed.was, changed.was_default) == ('"127.0.0.1:7430"', True)

@@ -426,7 +426,7 @@ def test_large_transactions_stand_in_the_stream(journal: ToyJournal) -> None:
     assert reader.read(10**6, 4) is None
     with pytest.raises(GapError):
         reader.read(10**6, 5)
-    # What it defined is in force behind it, also while no other segment follows.
+    # What it defined is in force after it, also while no other segment follows.
     assert list(reader.catalogue_at(5).definitions.values()) == [definition]
     assert dict(reader.catalogue_at(4).definitions) == {}
     assert reader.catalogue_at(5).chains[journal.maker.origin] == (4, journal.maker.chain)

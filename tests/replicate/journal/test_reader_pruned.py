@@ -13,7 +13,7 @@ from tests.harness.journals import ToyJournal
 
 
 def test_pruned_under_a_reader(tmp_path: Path) -> None:
-    """Its own segment and the next one: what comes behind is not there any more, which is no gap."""
+    """Its own segment and the next one: what comes after is not there any more, which is no gap."""
     journal = ToyJournal(tmp_path / "journal")
     for _ in range(2):
         journal.write(10)

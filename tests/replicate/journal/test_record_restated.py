@@ -112,7 +112,7 @@ def test_what_is_too_large_for_a_frame_is_refused() -> None:
 
 
 def test_every_flipped_bit_is_noticed_even_where_the_outer_check_fits() -> None:
-    """The check of a frame (CRC) can be made to fit by whoever changes it: the inner one still tells."""
+    """The check of a frame (CRC) can be made to fit by anybody who changes it: the inner one still tells."""
     frame = restate(read_head(FrameMaker(next_seqno=9).transaction("a")), WHO, inserts([[1, "masked"]]), (1,))
     chain_begins, origin_begins = ORIGIN_OFFSET - 8, ORIGIN_OFFSET
     for position in (*range(chain_begins, origin_begins), *range(origin_begins + 1, len(frame))):

@@ -53,7 +53,7 @@ def _found(
 
 
 def test_both_ways_agree_on_flipped_bits(journal: ToyJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A file of its own, and a short one: behind damage the whole rest of a file is looked through.
+    # A file of its own, and a short one: after damage the whole rest of a file is looked through.
     begin = journal.segment.read_catalogue()[1]
     frames = bytearray(os.pread(journal.segment.fd, journal.end_offset - begin, begin)) + bytes(100)
     with (tmp_path / "frames").open("w+b") as file:
@@ -114,7 +114,7 @@ def test_values_that_look_like_a_definition_are_not_decoded(
 
 
 def test_the_fast_way_ends_where_it_is_told(journal: ToyJournal) -> None:
-    """What is damaged behind the place that is asked about is nobody's business yet."""
+    """What is damaged after the place that is asked about is nobody's business yet."""
     begin = journal.segment.read_catalogue()[1]
     data = bytearray(os.pread(journal.segment.fd, journal.end_offset - begin, begin))
     offsets = [offset for offset, _ in walk(data)]

@@ -171,7 +171,7 @@ def test_any_other_failed_write_poisons(journal: ToyJournal, monkeypatch: pytest
     assert _scan(journal).damaged is None
 
 
-def test_a_write_that_can_not_be_taken_back_poisons(journal: ToyJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_cannot_be_taken_back_poisons(journal: ToyJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = os.pwrite, [0]
 
     def pwrite(fd: int, data: bytes, offset: int) -> int:
@@ -227,9 +227,7 @@ def test_no_space_to_grow_leaves_the_segment_usable(journal: ToyJournal, monkeyp
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fsync", "rename", "open"])
-def test_a_segment_that_can_not_be_made_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_segment_that_cannot_be_made_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")
 

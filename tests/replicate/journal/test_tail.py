@@ -37,7 +37,7 @@ def test_a_bad_frame_below_a_mark_is_damage() -> None:
     assert "mark of another frame" in getattr(classify_tail(after, last_durable_seqno=0), "reason", "")
 
 
-def test_a_good_frame_behind_a_bad_one_is_damage() -> None:
+def test_a_good_frame_after_a_bad_one_is_damage() -> None:
     verdict = classify_tail(_scan(BAD, FrameAfter(900, 12, 5)), last_durable_seqno=0)
     assert isinstance(verdict, Damaged)
     assert "seqno 12 verifies after it" in verdict.reason
@@ -62,13 +62,13 @@ def test_a_region_ahead_of_a_clean_end_is_completed_from_its_ring() -> None:
 # After a power loss (faults 33, 34, 38): what nobody had synced may be there in any order.
 
 
-def test_a_frame_behind_unsynced_damage_is_torn_after_a_power_loss_only() -> None:
+def test_a_frame_after_unsynced_damage_is_torn_after_a_power_loss_only() -> None:
     after = _scan(BAD, FrameAfter(900, 13, 9))
     assert isinstance(classify_tail(after, last_durable_seqno=9), Damaged)
     assert isinstance(classify_tail(after, last_durable_seqno=9, power_lost=True), Torn)
 
 
-def test_after_a_power_loss_any_mark_behind_still_proves_damage() -> None:
+def test_after_a_power_loss_any_mark_after_still_proves_damage() -> None:
     after = _scan(BAD, FrameAfter(900, 13, 11))
     assert isinstance(classify_tail(after, last_durable_seqno=9, power_lost=True), Damaged)
     assert isinstance(classify_tail(_scan(BAD), last_durable_seqno=11, power_lost=True), Damaged)

@@ -33,7 +33,7 @@ from replicate.instance.instance import Instance
 from replicate.lost.apply import apply_lost
 from replicate.lost.files import look_at_lost
 from replicate.lost.read import LostReader
-from replicate.roles.role import become_secondary
+from replicate.roles.change_of_role import become_secondary
 from replicate.roles.rollback import rollback
 from replicate.system import failpoint
 from tests.harness.pair import assert_equal
@@ -144,7 +144,7 @@ def test_each_conflict_is_named_and_stops_skips_or_gives_way(tmp_path: Path, kin
     stopped = apply_lost(sites.primary, path, timeout_s=30)
     for found in (tried, stopped):
         assert [(one.seqno, one.kind) for one in found.conflicts] == [(first, kind)]
-    assert (tried.stopped_at, tried.left, tried.applied) == (first, 2, [first + 1]), "behind it, if it was skipped"
+    assert (tried.stopped_at, tried.left, tried.applied) == (first, 2, [first + 1]), "after it, if it was skipped"
     assert (stopped.stopped_at, stopped.left, stopped.applied) == (first, 2, [])
     assert content(sites.primary, "main") == before
     assert sites.last_seqno() == journal

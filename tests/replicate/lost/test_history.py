@@ -1,4 +1,4 @@
-"""Transactions of a lost file that the history has: applied once, whatever wrote the file, and whoever has it."""
+"""Transactions of a lost file that the history has: applied once, whatever wrote the file, no matter who has it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from replicate.lost.files import look_at_lost
 from replicate.lost.history import InHistory, find_in_history, standing
 from replicate.lost.read import LostReader, LostTransaction
 from replicate.lost.unsettled import look_at_unsettled
-from replicate.roles.role import become_primary, become_secondary
+from replicate.roles.change_of_role import become_primary, become_secondary
 from replicate.roles.rollback import rollback
 from replicate.status.collect import collect
 from tests.harness.sites import Sites, kill_at
@@ -27,7 +27,7 @@ from tests.replicate.lost.test_apply import asked, equal, make, run
 LOST = 3
 
 
-def killed_behind_its_file(sites: Sites) -> tuple[int, Path]:
+def killed_after_its_file(sites: Sites) -> tuple[int, Path]:
     """The old primary has LOST transactions of its own, and a rollback there dies once they are in a file. The common
     point, and the file."""
     run(sites.primary, *([f"INSERT INTO loose VALUES ({n})"] for n in range(LOST)))
@@ -49,7 +49,7 @@ def test_who_takes_its_role_back_does_not_apply_what_it_never_undid(
 ) -> None:
     """The rows were there once more, since they had been deleted meanwhile."""
     sites = make(tmp_path)
-    _, path = killed_behind_its_file(sites)
+    _, path = killed_after_its_file(sites)
     become_primary(sites.secondary)
     sites.exchange()
     run(sites.primary, ["DELETE FROM loose WHERE x = 0"])
@@ -116,7 +116,7 @@ def test_a_file_of_an_older_release_is_read_and_a_long_one_counts_as_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sites = make(tmp_path)
-    _, path = killed_behind_its_file(sites)
+    _, path = killed_after_its_file(sites)
     assert look_at_unsettled(sites.secondary.path) == []
     whole_file = path.read_bytes().splitlines(keepends=True)
     last = json.loads(whole_file[-1])
@@ -129,7 +129,7 @@ def test_a_file_of_an_older_release_is_read_and_a_long_one_counts_as_waiting(
 
 def test_some_settled_and_the_rest_there_wait_for_nobody(tmp_path: Path) -> None:
     sites = make(tmp_path)
-    _, path = killed_behind_its_file(sites)
+    _, path = killed_after_its_file(sites)
     become_primary(sites.secondary)
     sites.exchange()
     apply_lost(sites.primary, path, only=numbers(path)[:1], timeout_s=30)
@@ -141,7 +141,7 @@ def test_some_settled_and_the_rest_there_wait_for_nobody(tmp_path: Path) -> None
 def test_what_the_journal_has_no_more_waits(tmp_path: Path) -> None:
     """Whether it is there cannot be told, and `lost apply` says so."""
     sites = make(tmp_path)
-    killed_behind_its_file(sites)
+    killed_after_its_file(sites)
     become_primary(sites.secondary)
     sites.exchange()
     with door_of(sites.primary) as door:
@@ -179,7 +179,7 @@ def found(instance: Instance, wanted: list[LostTransaction]) -> InHistory:
 def test_another_transaction_of_the_same_number_is_not_there(tmp_path: Path) -> None:
     """Of a primary that was restored from a backup, and nobody has noticed."""
     sites = make(tmp_path)
-    _, path = killed_behind_its_file(sites)
+    _, path = killed_after_its_file(sites)
     ours = whole(path)
     theirs = [replace(ours[0], chain=f"{int(ours[0].chain, 16) ^ 1:016x}"), *ours[1:]]
     assert found(sites.secondary, ours) == InHistory({one.seqno: one.seqno for one in ours})
@@ -193,7 +193,7 @@ def test_another_transaction_of_the_same_number_is_not_there(tmp_path: Path) -> 
 
 def test_what_was_pruned_is_a_conflict_since_nobody_can_tell(tmp_path: Path) -> None:
     sites = make(tmp_path)
-    _, path = killed_behind_its_file(sites)
+    _, path = killed_after_its_file(sites)
     become_primary(sites.secondary)
     sites.exchange()
     run(sites.primary, ["DELETE FROM loose WHERE x = 0"])
@@ -211,7 +211,7 @@ def test_what_was_pruned_is_a_conflict_since_nobody_can_tell(tmp_path: Path) -> 
 def test_a_large_one(tmp_path: Path) -> None:
     sites = make(tmp_path)
     run(sites.primary, [f"INSERT INTO loose VALUES ({n} || '{'x' * 90}')" for n in range(16_000)])
-    _, path = killed_behind_its_file(sites)
+    _, path = killed_after_its_file(sites)
     assert any(one.kind == "LARGE" for one in whole(path))
     become_primary(sites.secondary)
     sites.exchange()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from replicate.admin.release import release_region
-from replicate.admin.removal import remove_instance
+from replicate.admin.instance_removal import remove_instance
+from replicate.admin.region_release import release_region
 from replicate.audit.query import Query
 from replicate.audit.show import show_journal
 from replicate.errors import UndeliveredError

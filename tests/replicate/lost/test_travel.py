@@ -12,13 +12,13 @@ from replicate.errors import DamagedError, DiskFullError
 from replicate.instance.instance import Instance
 from replicate.lost.apply import apply_lost
 from replicate.lost.files import look_at_lost
-from replicate.lost.sent import forget_sent, note_sent, sent_to
+from replicate.lost.sent_mark import forget_sent, note_sent, sent_to
 from replicate.lost.settled import Settled
 from replicate.lost.travel import IncomingLost, Traveller, check_of, to_send
 from replicate.lost.unsettled import look_at_unsettled
 from replicate.roles.rollback import rollback
 from tests.harness.sites import Sites
-from tests.replicate.roles.test_verdict import part
+from tests.replicate.roles.test_source_refusal import part
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_what_is_lost_and_what_is_told(found: Undelivered, lost: tuple[int, int]
     assert found.told() == told
 
 
-def test_a_journal_that_can_not_be_read_to_its_end() -> None:
+def test_a_journal_that_cannot_be_read_to_its_end() -> None:
     known = Undelivered(1, 50, 60, 60, (PeerPosition("b", 55),), "a flip")
     assert (known.is_lost, known.first_lost_seqno, known.end_seqno) == (True, 56, 60)
     assert known.told().startswith(

@@ -13,7 +13,7 @@ from replicate.lost.file import LAST_LINE_BYTES_MAX, last_line
 from replicate.lost.files import look_at_lost
 from replicate.lost.settled import Settled, count_settled
 from replicate.lost.unsettled import Unsettled, look_at_unsettled
-from replicate.roles.role import become_secondary
+from replicate.roles.change_of_role import become_secondary
 from replicate.roles.rollback import rollback
 from tests.harness.sites import Sites
 

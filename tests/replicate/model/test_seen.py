@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicate.errors import JournalDamagedError
-from replicate.model.registers import NEVER, Stamp
+from replicate.model.merged_row import NEVER, Stamp
 from replicate.model.seen import has_seen, merged_told, stable, unseen_of, values_of
 from replicate.model.transaction import told_of
 

@@ -157,10 +157,10 @@ def test_an_heir_that_is_gone_too_is_none() -> None:
 
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(200))
-def test_nothing_of_one_that_is_gone_comes_behind_its_retirement(seed: int) -> None:
+def test_nothing_of_one_that_is_gone_comes_after_its_retirement(seed: int) -> None:
     """Sites send their journals to one another as they please, in order. One of them goes on writing, and sending to
     all that have not parted from it, until the end; others retire it, perhaps several at once, and perhaps two are
-    gone. In no journal stands anything of one that is gone behind the record that says that it is retired; all end
+    gone. In no journal stands anything of one that is gone after the record that says that it is retired; all end
     with the same writers, and the same transactions."""
     rng = random.Random(seed)
     sites = [bytes([65 + at]) * 16 for at in range(rng.randint(3, 5))]

@@ -123,7 +123,7 @@ def test_a_record_half_read_from_the_files_is_cut(pool: JournalPool) -> None:
     assert reader.poll(100_000) == FrameBatch(4, 6, 3, frames(4, 6))
 
 
-def test_the_pool_begins_behind_what_the_journal_has() -> None:
+def test_the_pool_begins_after_what_the_journal_has() -> None:
     pool = JournalPool.create(INSTANCE, configured_bytes=MIB, last_seqno=1000)
     pool.mark_ready()
     assert PoolReader(pool, 990).poll(1000) == InFiles(990, 1000)
@@ -260,7 +260,7 @@ def test_memory_that_does_not_verify_is_read_from_the_files(pool: JournalPool) -
     assert reader.poll(100_000) == FrameBatch(3, 3, 1, frame(3))
 
 
-def test_damage_behind_good_records_does_not_hold_them_up(pool: JournalPool) -> None:
+def test_damage_after_good_records_does_not_hold_them_up(pool: JournalPool) -> None:
     publish(pool, 1)
     second = pool.words[WRITTEN]
     publish(pool, 2)

@@ -368,7 +368,7 @@ def test_words_do_not_overlap() -> None:
                          "SLEEPERS_OFFSET", "SLEEPERS_WORDS", "UPDATE_SLOT")
     ]  # fmt: skip
     assert len(places) == len(set(places)) == 21
-    assert min(places) >= 16  # behind the header
+    assert min(places) >= 16  # after the header
 
 
 def test_closing_twice(producer: ReceivePool) -> None:

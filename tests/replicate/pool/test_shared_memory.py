@@ -177,7 +177,7 @@ def test_what_the_words_say_is_seen_at_once(ready: SharedMemory, clock: list[flo
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_once_retired_it_is_nobodys_pool_whoever_has_unlinked_it(ready: SharedMemory, is_there: bool) -> None:
+def test_once_retired_it_is_nobodys_pool_no_matter_who_has_unlinked_it(ready: SharedMemory, is_there: bool) -> None:
     assert ready.was_current()
     if not is_there:
         os.unlink(ready.path)

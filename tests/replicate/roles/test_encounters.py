@@ -1,4 +1,4 @@
-"""Two primaries meet on the wire, with their daemons in one process: the old one is fenced, whoever calls."""
+"""Two primaries meet on the wire, with their daemons in one process: the old one is fenced, no matter who calls."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from replicate.instance.instance import Instance
 from replicate.model.findings import Finding
 from replicate.pool import control as word
 from replicate.roles import encounters as module
+from replicate.roles.change_of_role import become_primary
 from replicate.roles.encounters import Encounters
-from replicate.roles.fence import give_way, own_takeovers
-from replicate.roles.role import become_primary
 from replicate.roles.succession import Other
+from replicate.roles.superseded import give_way, own_takeovers
 from replicate.status.collect import collect
 from replicate.wire.codec import encode
 from replicate.wire.features import PROTOCOL
@@ -114,7 +114,7 @@ async def test_a_peer_that_says_nothing_of_its_past_fences_nobody_and_both_are_t
 ) -> None:
     """As a release before this one: it neither shows nor understands a takeover."""
     old, new = parted.primary, parted.secondary
-    monkeypatch.setattr("replicate.roles.fence.takeovers_of", lambda *_: ())
+    monkeypatch.setattr("replicate.roles.superseded.takeovers_of", lambda *_: ())
     async with servers() as running:
         standby = await running.receiver(new)
         point(old, new.name, standby)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from replicate.roles.change_of_role import become_primary, become_secondary
 from replicate.roles.given_role import NAME, note_given, was_given
-from replicate.roles.role import become_primary, become_secondary
 from tests.harness.sites import Sites
 
 

@@ -39,10 +39,10 @@ from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.region.sqlite.applying import AppliedFile
 from replicate.region.sqlite.open import open_region
-from replicate.roles.alone import daemons_down
-from replicate.roles.role import become_primary, become_secondary
+from replicate.roles.change_of_role import become_primary, become_secondary
+from replicate.roles.daemons_down import daemons_down
 from replicate.roles.rollback import RolledBack, rollback
-from replicate.roles.verdict import note_verdict, verdict_of
+from replicate.roles.source_refusal import note_verdict, verdict_of
 from replicate.transfer.seed.direct import seed
 from replicate.wire.message import Restart
 from replicate.wire.resync import RollbackFirst, SourceView, decide

@@ -15,12 +15,12 @@ from replicate.errors import (
     NotWriterError,
     TryAgainError,
 )
-from replicate.model.fences import Fences
+from replicate.model.schema_fences import Fences
 from replicate.model.writers import Writers
+from replicate.roles.partition_writers import leave
 from replicate.roles.retiring import retire, writers_of
 from replicate.roles.schema_fence import fence, fences, unfence
 from replicate.roles.supplier import convert
-from replicate.roles.writing import leave
 from tests.harness.fences import CHANGE, COMMIT, change, fence_all, has_more, run_once
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, run, shared

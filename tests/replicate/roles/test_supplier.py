@@ -27,9 +27,9 @@ from replicate.errors import (
 from replicate.instance.consumers import Consumer, read_consumer
 from replicate.instance.file import WITH_SUPPLIER, decode, encode
 from replicate.instance.instance import Instance
+from replicate.roles.partition_writers import give, written
 from replicate.roles.supplier import convert
-from replicate.roles.writing import give, written
-from replicate.transfer.packet.store import read_epochs
+from replicate.transfer.packet.epochs_file import read_epochs
 from tests.harness.packets import bring, get_packets, take
 from tests.harness.packets import said as said_by
 from tests.harness.pair import Pair, assert_equal
@@ -129,13 +129,13 @@ def test_a_partition_is_given_by_who_writes_it_to_who_is_known(tmp_path: Path, m
 
 
 def test_a_supplier_becomes_a_secondary_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that is to be seeded anew."""
+    """As one that is to be seeded again."""
     monkeypatch.setenv("REPLICATE_SHM_DIR", "")
     two = Suppliers.create(tmp_path)
     two.write("b", 2)
     two.carry("a", "b")
     made = convert(two.by["b"], "secondary", timeout_s=30)
-    ruv_of(two.by["b"])  # whoever opens its region looks what lies beneath its WAL
+    ruv_of(two.by["b"])  # anybody who opens its region looks what lies beneath its WAL
     assert (made.role, two.by["b"].told_role) == ("secondary", "secondary")
     assert made.seqno == two.last_seqno("b")
 

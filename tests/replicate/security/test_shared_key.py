@@ -42,7 +42,7 @@ def test_each_network_has_its_own() -> None:
     other.give_back()
 
 
-def test_a_key_that_was_removed_is_made_anew(tmp_path: Path) -> None:
+def test_a_key_that_was_removed_is_made_again(tmp_path: Path) -> None:
     """Shared memory is emptied under a running Receiver Server."""
     held = SharedKey(NETWORK)
     key = held.take()

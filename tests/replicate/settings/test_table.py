@@ -47,7 +47,7 @@ def defaults(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 
 
 def test_a_default_stands_in_the_table_alone() -> None:
-    """Nothing that bears a setting's name has its default, too: whoever changed the one would miss the other."""
+    """Nothing that bears a setting's name has its default, too: anybody who changed the one would miss the other."""
     of_table: dict[str, set[object]] = {}
     for setting in SETTINGS.values():
         of_table.setdefault(setting.name, set()).add(setting.default)

@@ -14,11 +14,11 @@ from typing import Any
 import apsw
 import pytest
 
+from replicate.admin.region_release import release_region
 from replicate.admin.regions import add_region
-from replicate.admin.release import release_region
 from replicate.cli.main import run
 from replicate.daemon.files import DaemonFiles
-from replicate.daemon.heard import now as this_moment
+from replicate.daemon.last_heard import now as this_moment
 from replicate.daemon.status_file import DaemonStatus
 from replicate.errors import ERRORS
 from replicate.instance.consumers import Consumer, write_consumer
@@ -515,7 +515,7 @@ def test_what_is_broken_becomes_a_finding(instance: Instance, words: memoryview,
 
 @pytest.mark.parametrize("is_mounted_so", [True, False])
 @pytest.mark.parametrize("what", ["journal", "main"])
-def test_what_can_not_be_written_becomes_a_finding(
+def test_what_cannot_be_written_becomes_a_finding(
     instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, is_mounted_so: bool
 ) -> None:
     """Tests run as root, too, and cannot mount: the kernel's two answers are pretended."""

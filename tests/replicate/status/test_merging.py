@@ -12,7 +12,7 @@ import pytest
 
 from replicate.daemon.files import DaemonFiles
 from replicate.instance.instance import Instance
-from replicate.roles.merges import settle
+from replicate.roles.merge_losses import settle
 from replicate.status.collect import collect
 from replicate.status.merging import SILENT_S, merging_findings, who_has_what
 from replicate.status.text import lines

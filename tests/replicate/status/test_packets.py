@@ -11,7 +11,7 @@ from replicate.model.findings import Finding
 from replicate.status.packets import look_at_packets
 from replicate.status.report import PacketsReport
 from replicate.transfer.packet.epochs import EpochRow, Epochs, LackingPacket
-from replicate.transfer.packet.store import NAME, change_epochs
+from replicate.transfer.packet.epochs_file import NAME, change_epochs
 from tests.harness.packets import position, summary
 from tests.harness.pair import Pair
 

@@ -13,8 +13,8 @@ from replicate.cli import main
 from replicate.instance.instance import Instance
 from replicate.lost.files import look_at_lost
 from replicate.model.findings import Finding
-from replicate.roles.alone import daemons_down
-from replicate.roles.role import become_secondary
+from replicate.roles.change_of_role import become_secondary
+from replicate.roles.daemons_down import daemons_down
 from replicate.roles.rollback import ROLLBACK, rollback
 from replicate.status.collect import collect
 from tests.harness.sites import Sites, kill_at
@@ -36,7 +36,7 @@ def found(instance: Instance, *codes: str) -> list[Finding]:
 
 
 def words(do: str) -> Iterator[list[str]]:
-    """Of a finding's commands, each behind "replicate"."""
+    """Of a finding's commands, each after "replicate"."""
     for part in do.split("replicate ")[1:]:
         yield shlex.split(part.partition(";")[0])
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from replicate.admin.release import release_region
+from replicate.admin.region_release import release_region
 from replicate.cli.main import run
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.status_file import DaemonStatus
@@ -164,7 +164,7 @@ def test_before_the_stream_has_begun_nothing_is_level(west: Instance) -> None:
 
 
 def test_on_a_slow_line_a_batch_is_no_silence_and_the_source_still_has_to_say_how_it_stands(west: Instance) -> None:
-    """Its bytes come all the time, and the heartbeat waits behind them: to be busy is no finding."""
+    """Its bytes come all the time, and the heartbeat waits for their end: to be busy is no finding."""
     found, receiving = look(west, {**LEVEL, "source_last_seqno": 90, "lag_s": None, **heard(0.1, 40.0)})
     assert (receiving.backlog, receiving.lag_s, receiving.backlog_at_least) == (None, None, 60)
     assert codes(found) == set()

@@ -10,7 +10,7 @@ import pytest
 from replicate.system.asking_user import who_asks
 
 
-def test_the_user_and_the_one_behind_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_and_the_one_that_called_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SUDO_UID", raising=False)
     assert who_asks() == pwd.getpwuid(os.getuid()).pw_name
     monkeypatch.setattr(os, "getuid", lambda: 0)

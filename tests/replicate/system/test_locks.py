@@ -56,7 +56,7 @@ def test_fault_1_a_killed_holder_gives_the_lock_up_at_once_and_a_stopped_one_is_
     lock.close()
 
 
-def test_an_interrupt_behind_the_kernels_word_leaves_nothing_locked(
+def test_an_interrupt_after_the_kernels_word_leaves_nothing_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = FileLock(tmp_path / "a"), FileLock(tmp_path / "a")

@@ -231,7 +231,7 @@ def test_who_connects_without_descriptors_is_told_so_by_name_and_leaves_nothing(
         codes = try_with_fewer(act, undo=lambda: other.ask("insert", "main", next(told)))
         assert len(codes) > 5
         # It may be committed already when there is no descriptor for the sync: then the error says that.
-        assert codes == sorted(codes), "behind the first commit nothing is refused as not done"
+        assert codes == sorted(codes), "after the first commit nothing is refused as not done"
         assert {*codes} <= {"EXHAUSTED", "OUTCOME_UNKNOWN"}, codes
         unknown = range(100 + codes.count("EXHAUSTED"), 100 + len(codes))
         assert os.listdir("/proc/self/fd") == before

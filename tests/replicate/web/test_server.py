@@ -17,8 +17,8 @@ from replicate.daemon.daemon import STATUS_PERIOD_S
 from replicate.security.certificate import issue, make_ca
 from replicate.security.identity import for_browsers, for_pages, load_identity
 from replicate.security.tls_files import TlsFiles
-from replicate.seeing.elsewhere import ElsewhereView
 from replicate.seeing.instance_view import InstanceLooker, InstanceView
+from replicate.seeing.other_host import ElsewhereView
 from replicate.seeing.page_client import PageAddress, PageClient
 from replicate.seeing.picture_json import POINTS
 from replicate.settings.load import Address

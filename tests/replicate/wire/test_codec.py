@@ -364,7 +364,7 @@ def test_rows_stand_last_and_only_where_there_are_any() -> None:
     assert round_trip(HelloReply(1, 2, WHO_ONE)) == HelloReply(1, 2, WHO_ONE)
 
 
-def test_names_of_partitions_stand_behind_all_that() -> None:
+def test_names_of_partitions_stand_after_all_that() -> None:
     told = Hello(1, 2, replace(WHO_ONE, names=("sales", "", "été")))
     assert msgpack.unpackb(body_of(told))[FIELDS_1_1:] == ["", [], [], ["sales", "", "été"]]
     assert round_trip(told) == told

@@ -125,7 +125,7 @@ def test_half_a_frame_without_progress_is_a_dead_peer() -> None:
 
 
 def test_a_frame_that_trickles_is_a_dead_peer_too() -> None:
-    """A byte each few seconds is a sign of life by TCP's measure, and hides every heartbeat behind it."""
+    """A byte each few seconds is a sign of life by TCP's measure, and hides every heartbeat after it."""
     pair = connected(ConnectionPair())
     pair.frozen.add(pair.source)
     head = (1_000_000).to_bytes(4, "big") + bytes(4) + bytes([MessageType.DATA])

@@ -82,7 +82,7 @@ def test_what_is_not_ours_at_all_is_named_however_it_is_cut(begin: bytes, who: s
             take(reader, begin[:cut], begin[cut:])
 
 
-def test_a_stranger_s_words_behind_a_frame_are_no_stranger() -> None:
+def test_a_stranger_s_words_after_a_frame_are_no_stranger() -> None:
     reader = FrameReader(LIMITS)
     reader.receive(packed(1, b"alpha") + b"HTTP/1.1 400 Bad Request")
     assert reader.next_frame() == (1, b"alpha")

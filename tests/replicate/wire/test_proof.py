@@ -128,7 +128,7 @@ def test_a_release_that_proves_nothing_is_refused_by_its_version() -> None:
 
 
 def test_a_later_version_of_the_challenge_is_answered() -> None:
-    """Its first fields stay, whatever comes behind; both prove the bytes as they were."""
+    """Its first fields stay, whatever comes after; both prove the bytes as they were."""
     one, other = source(), receiver()
     body = b"\x02" + one.bytes_to_send()[FRAME_HEAD_BYTES + 1 :] + b"later"
     other.receive(b"".join(pack_wire_frame(CHALLENGE_TYPE, body)))
@@ -158,7 +158,7 @@ def test_rubbish_is_refused_from_its_head(data: bytes) -> None:
     assert len(other.bytes_to_send()) <= HELLO_BYTES_MAX
 
 
-def test_what_comes_behind_the_proof_unasked_is_refused() -> None:
+def test_what_comes_after_the_proof_unasked_is_refused() -> None:
     one, other = source(), receiver()
     other.receive(one.bytes_to_send())
     one.receive(other.bytes_to_send())

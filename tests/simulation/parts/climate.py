@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from replicate.limits import PARTITION_NONE, ROWS_BYTES_MAX
-from replicate.model.wish import TableWish
+from replicate.model.table_wish import TableWish
 from tests.simulation.climate import Climate
 
 PARTITIONS: Final = 4

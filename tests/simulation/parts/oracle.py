@@ -197,7 +197,7 @@ class PartsOracle(Oracle):
                 raise ViolationError("I1 order", f"of table {table} {wanted} should stand there, not {there} ({told})")
 
     def _comes_again(self, lane: Lane, row: int) -> None:
-        """What stood before it is durable, too, whoever gets it."""
+        """What stood before it is durable, too, no matter who gets it."""
         was, end = self._was[lane.primary.number], self._whole[row][-1]
         again = was[: was.index(end) + 1] if end in was else self._whole[row]
         there = set(lane.truth)

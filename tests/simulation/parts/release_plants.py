@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 import replicate.instance.file
-from replicate.admin import dropping, partition_release, subscriptions
+from replicate.admin import dropping_rows, partition_release, subscriptions
 from tests.simulation.parts import releasing
 from tests.simulation.replaced import Change
 
@@ -59,7 +59,7 @@ def _copied_before_it_is_removed() -> list[Change]:
 
 def _dropped_rows_come_back() -> list[Change]:
     """What was deleted is not on the disk when the command returns."""
-    return [(dropping, "_sync", lambda _entry: None)]
+    return [(dropping_rows, "_sync", lambda _entry: None)]
 
 
 def _others_are_dropped() -> list[Change]:
@@ -68,8 +68,8 @@ def _others_are_dropped() -> list[Change]:
     def drop_some(secondary: Any, entry: Any, gone: frozenset[int]) -> int:
         return kept(secondary, entry, gone | {min(secondary.content.held)})
 
-    kept = dropping._drop_some
-    return [(dropping, "_drop_some", drop_some)]
+    kept = dropping_rows._drop_some
+    return [(dropping_rows, "_drop_some", drop_some)]
 
 
 PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {

@@ -119,7 +119,7 @@ class ReleaseWorld(PartsWorld):
     @property
     def sizes(self) -> Mapping[str, Mapping[str, Any]]:
         """Rows are deleted in several steps."""
-        return {"replicate.admin.dropping": {"ROWS_MAX": 2}}
+        return {"replicate.admin.dropping_rows": {"ROWS_MAX": 2}}
 
     def make_kind(self) -> ModelKind:
         """Who applies may die between two regions' commits."""

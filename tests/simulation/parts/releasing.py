@@ -16,8 +16,8 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from replicate.admin import dropping, partition_release
-from replicate.admin.dropping import drop_rows
+from replicate.admin import dropping_rows, partition_release
+from replicate.admin.dropping_rows import drop_rows
 from replicate.admin.partition_release import release_partitions
 from replicate.admin.subscriptions import set_
 from replicate.errors import BusyError, NotFoundError
@@ -35,7 +35,7 @@ DEAD_LOOK_S: Final = 0.01
 
 
 class Place(SimulatedPath):
-    """Where the released tables come to be, on the disk of whoever asks."""
+    """Where the released tables come to be, on the disk of the one that asks."""
 
     def is_dir(self) -> bool:
         return os.fspath(self) in SimulatedInstance.world.kernel.process.host.disk.directories
@@ -120,7 +120,7 @@ def changes() -> list[Change]:
         (partition_release, "tables_by_partition", tables_by_partition),
         (partition_release, "update_aside", update_aside),
         (partition_release, "_copy", copy),
-        (dropping, "update_aside", update_aside),
+        (dropping_rows, "update_aside", update_aside),
     ]
 
 

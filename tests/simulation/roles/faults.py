@@ -38,7 +38,7 @@ class RoleFaults(SiteFaults):
         super()._fire(fuse, name, process)
 
     def reached(self, name: str, process: Process) -> None:
-        """Where a change stands before the file that says so, somebody may die behind its rename; where something is
+        """Where a change stands before the file that says so, somebody may die after its rename; where something is
         about to be taken back, on that way."""
         if name in ("role.pool_retired", "fence.pool_retired") and not self.is_over and self.dice.random() < 0.1:
             self._fuses.insert(0, Fuse(RENAMED, process.host.name, 1, self.dice.random() < 0.3))

@@ -42,7 +42,7 @@ class RoleHost(Host):
 
 
 class RolePath(SimulatedPath):
-    """A path on the disk of whoever uses it."""
+    """A path on the disk of the one that uses it."""
 
     world: Any
 
@@ -181,7 +181,7 @@ class Answer:
 
 
 def give(instance: Any, daemon: str, order: str) -> dict[str, Any] | None:
-    """orders.give, in a thread of whoever asks."""
+    """orders.give, in a thread of the one that asks."""
     world = DaemonLock.world
     answer = Answer(world, world.kernel.process.host, daemon, order)
     until = world.kernel.now + ANSWER_S

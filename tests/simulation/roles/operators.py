@@ -1,8 +1,8 @@
 """The operators of a world of roles: what they want, by the dice, and how they mend what has become of it.
 
 They look at the instance files of all sites, as `status` shows them, and give the commands of the manual. The commands
-are the product's own functions (roles/takeover.py, roles/rollback.py, the order that `switchover` gives to a daemon);
-daemons_down works as it does, over locks of processes that do not exist. A command that was killed is given again.
+are the product's own functions (roles/promote_demote.py, roles/rollback.py, the order that `switchover` gives to a
+daemon); alone works as it does, over locks of processes that do not exist. A command that was killed is given again.
 
 Guarantees: they are sane. Nobody takes over from a site that is known to live but by force, in a world that has such;
 of two primaries that have parted one is chosen, and the other one goes back to where both are the same.
@@ -18,8 +18,8 @@ from typing import Any, Final
 from replicate.cli.switchover import _whom
 from replicate.daemon.orders import SWITCH_OVER, order_with
 from replicate.errors import NotFoundError, ReplicateError
+from replicate.roles.promote_demote import demote, promote
 from replicate.roles.rollback import rollback
-from replicate.roles.takeover import demote, promote
 from tests.simulation.host import Host, SimulatedInstance
 from tests.simulation.roles.actors import command
 from tests.simulation.roles.machine import Answer

@@ -55,7 +55,7 @@ class FramedTransaction(NamedTuple):
 
 
 class Stand(NamedTuple):
-    """A site behind one of its transactions. `places`: origin -> its last number."""
+    """A site after one of its transactions. `places`: origin -> its last number."""
 
     written: FramedTransaction | None
     rows: Rows
@@ -385,7 +385,7 @@ def lost_in(data: bytes) -> dict[int, LostTransaction]:
     found: dict[int, LostTransaction] = {}
     try:
         for facts in map(json.loads, data.decode().splitlines()[1:-1]):
-            if facts["kind"] != Kind.PART.name:  # parts stand behind their own
+            if facts["kind"] != Kind.PART.name:  # parts stand after their own
                 one = LostTransaction(*(facts[name] for name in _NAMES), ())
             for change in facts["changes"]:
                 if change["after"] is not None and change["table"].endswith("t"):

@@ -15,11 +15,11 @@ import replicate.door.recovery.opening
 import replicate.door.recovery.recovery
 import replicate.lost.file
 import replicate.lost.keep
-import replicate.roles.fence
-import replicate.roles.role
+import replicate.roles.change_of_role
+import replicate.roles.promote_demote
 import replicate.roles.rollback
-import replicate.roles.takeover
-import replicate.roles.undo
+import replicate.roles.superseded
+import replicate.roles.undo_transactions
 import source_server.handover
 from replicate.instance.instance import Instance
 from replicate.journal.durable import DurableSidecar
@@ -69,7 +69,7 @@ def _lost_file_lacks_one() -> list[Change]:
     return [(replicate.roles.rollback, "keep_range", keep)]
 
 
-def _lost_file_behind_the_undo() -> list[Change]:
+def _lost_file_after_the_undo() -> list[Change]:
     """The file is written when all is undone, of what the journal held."""
 
     def process() -> Any:
@@ -140,8 +140,8 @@ def _undo_begins_again() -> list[Change]:
         return max(found, known[region.where])
 
     known: dict[str, int] = {}
-    kept = replicate.roles.undo._reached
-    return [(replicate.roles.undo, "_reached", reached)]
+    kept = replicate.roles.undo_transactions._reached
+    return [(replicate.roles.undo_transactions, "_reached", reached)]
 
 
 def _journal_not_cut() -> list[Change]:
@@ -171,7 +171,7 @@ def _fence_not_kept() -> list[Change]:
 
 def _fence_without_its_pool() -> list[Change]:
     """Connections that are open never learn of it."""
-    return [(replicate.roles.fence, "PoolKind", SimpleNamespace(JOURNAL=PoolKind.RECEIVE))]
+    return [(replicate.roles.superseded, "PoolKind", SimpleNamespace(JOURNAL=PoolKind.RECEIVE))]
 
 
 def _door_stays_open() -> list[Change]:
@@ -183,7 +183,7 @@ def _door_stays_open() -> list[Change]:
         self._closed.turn_away = nothing
 
     kept = RoleGiver._close
-    return [(RoleGiver, "_close", close), (replicate.roles.role, "may_give", lambda **_: True)]
+    return [(RoleGiver, "_close", close), (replicate.roles.change_of_role, "may_give", lambda **_: True)]
 
 
 def _half_switchover_forgotten() -> list[Change]:
@@ -199,14 +199,14 @@ def _half_switchover_forgotten() -> list[Change]:
 
 def _no_checkpoint_records() -> list[Change]:
     """A demoted site's regions do not say where they stand."""
-    original = replicate.roles.role._checkpoint
-    return [(replicate.roles.role, "_checkpoint", lambda door, timeout_s: (original(door, timeout_s)[0], []))]
+    original = replicate.roles.change_of_role._checkpoint
+    return [(replicate.roles.change_of_role, "_checkpoint", lambda door, timeout_s: (original(door, timeout_s)[0], []))]
 
 
 def _pools_stay() -> list[Change]:
     """A change of the role retires no pool: who has one goes on as before."""
     kinds = SimpleNamespace(JOURNAL=PoolKind.RECEIVE, RECEIVE=PoolKind.RECEIVE)
-    return [(replicate.roles.role, "PoolKind", kinds)]
+    return [(replicate.roles.change_of_role, "PoolKind", kinds)]
 
 
 def _renamed_and_not_synced() -> list[Change]:
@@ -219,7 +219,7 @@ PLANTS: Final[Mapping[str, Callable[[], list[Change]]]] = {
     "a rollback takes one too many": _takes_one_too_many,
     "a rollback without its lost file": _no_lost_file,
     "a lost file lacks one": _lost_file_lacks_one,
-    "a lost file is written behind the undo": _lost_file_behind_the_undo,
+    "a lost file is written after the undo": _lost_file_after_the_undo,
     "a lost file is not synced": _lost_file_not_synced,
     "a rollback leaves no mark": _no_marker,
     "a half rollback is opened": _opens_half_rolled_back,
@@ -241,7 +241,7 @@ FOUND: Final[Mapping[str, tuple[str, int]]] = {
     "a rollback takes one too many": ("roles-liveness", 18),
     "a rollback without its lost file": ("roles-liveness", 9),
     "a lost file lacks one": ("roles-liveness", 9),
-    "a lost file is written behind the undo": ("roles-liveness", 51),
+    "a lost file is written after the undo": ("roles-liveness", 51),
     "a lost file is not synced": ("roles-liveness", 9),
     "a rollback leaves no mark": ("roles-safety", 180),
     "a half rollback is opened": ("roles-safety", 180),

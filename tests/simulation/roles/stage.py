@@ -68,23 +68,23 @@ def sizes(world: Any) -> Mapping[str, Mapping[str, Any]]:
     moment = SimpleNamespace(datetime=SimpleNamespace(now=lambda _zone: datetime.datetime.fromtimestamp(
         WALL_NS / 1e9, datetime.UTC)), UTC=datetime.UTC)  # fmt: skip
     return {
-        "replicate.roles.alone": {**files, "time": clock, "daemon_names": lambda _path: ()},
-        "replicate.roles.takeover": files,
+        "replicate.roles.daemons_down": {**files, "time": clock, "daemon_names": lambda _path: ()},
+        "replicate.roles.promote_demote": files,
         "source_server.handover": {**files, "start_again": lambda *_: "start it"},
         "receiver_server.handover": {**files, "start_again": lambda *_: "start it", "give": give},
         "source_server.process": {"CommandSocket": RoleSocket, "PRIMARY_THERE_S": PRIMARY_THERE_S},
-        "replicate.daemon.reporting": {"CommandSocket": RoleSocket},
-        "replicate.roles.role": {
+        "replicate.daemon.statistics_lines": {"CommandSocket": RoleSocket},
+        "replicate.roles.change_of_role": {
             "begin_as_primary": _begin_as_primary, "begin_as_secondary": _begin_as_secondary,
             "forget_patrolled": lambda _path: None,
         },
-        "replicate.roles.undo": {
+        "replicate.roles.undo_transactions": {
             "pieces_backwards": partial(pieces_backwards, piece_bytes=PIECE_BYTES),
             "changes_backwards": partial(changes_backwards, piece_bytes=PIECE_BYTES, piece_changes=3),
         },
         "replicate.lost.peers_lack": {"last_seqno_of": _seqno_of},
         "replicate.lost.file": {"datetime": moment},
-        "receiver_server.lost": {"to_send": lambda _instance: ()},
+        "receiver_server.lost_files": {"to_send": lambda _instance: ()},
         "replicate.door.recovery.opening": {"_lock": _NoLock()},
     }  # fmt: skip
 

@@ -24,7 +24,7 @@ from replicate.lost.history import find_in_history
 from replicate.lost.read import LostTransaction
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind
-from replicate.roles.verdict import NAME as VERDICT_NAME
+from replicate.roles.source_refusal import NAME as VERDICT_NAME
 from tests.simulation.base import REFUSALS, STEPS_MAX, BaseWorld, Main, acknowledged_by, journal_end
 from tests.simulation.content import Content
 from tests.simulation.disk import Disk
@@ -77,7 +77,7 @@ class RoleWorld(BaseWorld):
         self._waiting: dict[str, set[int]] = {}
         """Site -> what it would apply of the lost files, at the last judgement."""
         self._asleep: list[Process | None] = []
-        """Processes in threads of which somebody sleeps, the innermost last: none of them can go on before those behind
+        """Processes in threads of which somebody sleeps, the innermost last: none of them can go on before those after
         it."""
 
     @staticmethod

@@ -1,7 +1,7 @@
 """The worlds in which the schema changes proved on planted bugs, as ../plants.py has it: each must be found.
 
 Guarantees: as there. Refuses to know: how a bug is found. (That the second word of all is waited for is tried by
-model/test_fences.py: rows that give way at that moment are rare in worlds.)
+model/test_schema_fences.py: rows that give way at that moment are rare in worlds.)
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from replicate.model.fences import Fences
+from replicate.model.schema_fences import Fences
 from tests.simulation.content import Content
 from tests.simulation.replaced import Change
 
@@ -33,7 +33,7 @@ def _writes_meanwhile() -> list[Change]:
 
 
 def _stamps_stay_wrong() -> list[Change]:
-    """Behind a change of the schema the next transactions stamp nothing."""
+    """After a change of the schema the next transactions stamp nothing."""
 
     def schema_changed(self: Content, seqno: int) -> None:
         kept(self, seqno)
@@ -46,7 +46,7 @@ def _stamps_stay_wrong() -> list[Change]:
 PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "who fences waits for nobody": _waits_for_nobody,
     "who stands aside writes on": _writes_meanwhile,
-    "stamps are taken to be there behind a change of the schema": _stamps_stay_wrong,
+    "stamps are taken to be there after a change of the schema": _stamps_stay_wrong,
 }
 FOUND: Final[Mapping[str, tuple[str, int]]] = {}
 """Worlds that find what few others find, to be lived first."""

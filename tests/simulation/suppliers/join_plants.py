@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-import replicate.door.absorbing
+import replicate.door.absorb_stamps
 import update_process.merging
 from tests.simulation.host import SimulatedInstance
 from tests.simulation.replaced import Change
@@ -25,7 +25,7 @@ def _copied_as_it_is() -> list[Change]:
     def held(*_: Any, **__: Any) -> Iterator[None]:
         yield
 
-    return [(replicate.door.absorbing, "held_absorbed", held)]
+    return [(replicate.door.absorb_stamps, "held_absorbed", held)]
 
 
 def _not_waited_for() -> list[Change]:

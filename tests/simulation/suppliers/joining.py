@@ -17,11 +17,11 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-import replicate.door.absorbing
+import replicate.door.absorb_stamps
 from replicate.door.recovery.opening import open_door
 from replicate.errors import BusyError
 from replicate.model.transaction import SHARED, WRITTEN
-from replicate.roles.writing import held_session, say
+from replicate.roles.partition_writers import held_session, say
 from tests.simulation.base import BaseWorld, Main
 from tests.simulation.content import Content
 from tests.simulation.host import RING_SLOTS, Host, SimulatedInstance
@@ -139,7 +139,7 @@ class JoinWorld(SupplierWorld):
         """As a process of the source: what its region and its journal come to. Raises BusyError."""
         source = self._process().host
         door = open_door(SimulatedInstance.open(source.path))
-        with replicate.door.absorbing.held_absorbed(door, timeout_s=0):
+        with replicate.door.absorb_stamps.held_absorbed(door, timeout_s=0):
             there = written(door)
             region = source.regions[0]
             if region.seqno != there.position.last_seqno:

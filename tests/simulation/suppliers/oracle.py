@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from replicate.journal.record import changes_of, large_commit_of
 from replicate.journal.walk import walk
 from replicate.limits import PARTITION_STREAM
-from replicate.model.registers import Lost, Row, RowChanged, Stamp, lost
+from replicate.model.merged_row import Lost, Row, RowChanged, Stamp, lost
 from replicate.model.seen import Told as Seen
 from replicate.model.transaction import Kind, Op, told_of
 from replicate.model.vector import Origin
@@ -89,7 +89,7 @@ class Register:
             self.is_there, self.life = op != Op.DELETE, stamp
 
     def row(self) -> Row:
-        """The same as registers.py has it."""
+        """The same as merged_row.py has it."""
         stamps = {
             group: Stamp(*self.stamps[at][:3]) for at, group in enumerate(self.groups) if self.stamps[at] != NEVER
         }
@@ -97,7 +97,7 @@ class Register:
 
 
 def changed_by(groups: tuple[int, ...], op: int, before: Image | None, after: Image | None) -> RowChanged:
-    """One change as registers.py has it."""
+    """One change as merged_row.py has it."""
     image = before if after is None else after
     assert image is not None
     if before is None or after is None:
@@ -128,11 +128,11 @@ class Site:
         self.region = region
         self.frames: dict[int, SupplierTransaction] = {}
         self.reported: dict[int, int] = {}
-        """Origin -> the last of its transactions that was reported as durable here, to whomever."""
+        """Origin -> the last of its transactions that was reported as durable here, to anybody."""
         self.most: dict[int, int] = {}
         """Origin -> the last one that the region has ever had."""
         self.waited = 0
-        """Commits behind which rows waited for a name."""
+        """Commits after which rows waited for a name."""
         self._tables = tables
         self._begin = Begin(region.seqno, {table: dict(rows) for table, rows in region.content.rows.items()})
         self.forget()
@@ -166,7 +166,7 @@ class Site:
             self.take(seqno, self.frames[seqno])
 
     @property
-    def begins_behind(self) -> int:
+    def begins_after(self) -> int:
         """The last number before all that has happened."""
         return self._begin.seqno
 
@@ -489,7 +489,7 @@ class SupplierOracle:
         if consumer in self.were_turned_back:
             return  # this may have been said before
         frames, there = self.sites[source].frames, self.sites[consumer]
-        begin, vector = self._looked.get((source, consumer), (self.sites[source].begins_behind, {}))
+        begin, vector = self._looked.get((source, consumer), (self.sites[source].begins_after, {}))
         for seqno in range(begin + 1, durable_seqno + 1):
             written = frames[seqno]
             vector[written.origin] = written.origin_seqno
@@ -559,7 +559,7 @@ class SupplierOracle:
             if self.writers[origin] == name and site.places.get(origin, (0, 0))[0] < number:
                 raise ViolationError("I2 ahead", f"{name} has sent {number} of its own, and has {site.places[origin]}")
         for seqno, chain in chains.items():
-            if site.begins_behind < seqno <= site.seqno and site.frames[seqno].chain != chain:
+            if site.begins_after < seqno <= site.seqno and site.frames[seqno].chain != chain:
                 raise ViolationError("I1 order", f"number {seqno} of {name} is another transaction in its journal")
         if last_seqno < site.seqno:
             raise ViolationError("I2 prefix", f"{name}: the region is at {site.seqno}, the journal at {last_seqno}")

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import receiver_server.supplied
-import replicate.door.absorbing
+import receiver_server.supplier_sources
+import replicate.door.absorb_stamps
 import replicate.door.ledger
 import replicate.door.seen_told
-import source_server.unseen
+import source_server.unseen_transactions
 import update_process.merging
-import update_process.supplied
+import update_process.supplied_transactions
 import update_process.unstamped
-from replicate.model.registers import NEVER, Row
+from replicate.model.merged_row import NEVER, Row
 from replicate.model.vector import Position
 from replicate.pool import control as word
 from tests.simulation import merging
@@ -25,7 +25,7 @@ from tests.simulation.content import Content
 from tests.simulation.plants import nothing
 from tests.simulation.replaced import Change
 
-Applier = update_process.supplied.SupplierApplier
+Applier = update_process.supplied_transactions.SupplierApplier
 Merging = update_process.merging.Merging
 
 
@@ -54,10 +54,10 @@ def _own_come_back() -> list[Change]:
     def lacks(self: Any, head: Any) -> bool:
         return head.origin == self._own or bool(kept(self, head))
 
-    kept = source_server.unseen.Unseen._is_lacking
+    kept = source_server.unseen_transactions.Unseen._is_lacking
     return [
         *_knows_less(without_own),
-        (source_server.unseen.Unseen, "_is_lacking", lacks),
+        (source_server.unseen_transactions.Unseen, "_is_lacking", lacks),
         (Applier, "_refuse_own", nothing),
     ]
 
@@ -94,12 +94,12 @@ def _all_is_seen_by_large_ones() -> list[Change]:
 
 def _large_ones_stampnothing() -> list[Change]:
     """Large transactions of our journal stamp no rows."""
-    return [(replicate.door.absorbing, "_absorb_large", nothing)]
+    return [(replicate.door.absorb_stamps, "_absorb_large", nothing)]
 
 
 def _merged_large_is_sent() -> list[Change]:
     """What a large transaction came to here goes to others, not what its writer wrote."""
-    return [(source_server.unseen, "as_its_writer_wrote", nothing)]
+    return [(source_server.unseen_transactions, "as_its_writer_wrote", nothing)]
 
 
 def nothing_absorbed() -> list[Change]:
@@ -152,8 +152,8 @@ def _received_is_applied() -> list[Change]:
         self.applied_seqno = self.received_seqno
         return int(self.applied_seqno)
 
-    kept = receiver_server.supplied.SuppliedSource.freed
-    return [(receiver_server.supplied.SuppliedSource, "freed", freed)]
+    kept = receiver_server.supplier_sources.SuppliedSource.freed
+    return [(receiver_server.supplier_sources.SuppliedSource, "freed", freed)]
 
 
 def _freed_before_commit() -> list[Change]:
@@ -170,7 +170,7 @@ def _freed_before_commit() -> list[Change]:
 
 def _merged_is_sent() -> list[Change]:
     """What a transaction came to here goes to others, not what its writer wrote."""
-    return [(source_server.unseen, "as_written", nothing)]
+    return [(source_server.unseen_transactions, "as_written", nothing)]
 
 
 def _no_word() -> list[Change]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import source_server.unseen
+import source_server.unseen_transactions
 from replicate.transfer.packet import vector_order
 from replicate.transfer.packet.epochs import Epochs
 from tests.simulation.replaced import Change
@@ -35,7 +35,7 @@ def _never_taken_back() -> list[Change]:
 
 def _merged_is_sent() -> list[Change]:
     """What a transaction came to here goes into a packet, not what its writer wrote."""
-    return [(source_server.unseen, "as_written", lambda *_: None)]
+    return [(source_server.unseen_transactions, "as_written", lambda *_: None)]
 
 
 PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {

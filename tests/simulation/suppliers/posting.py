@@ -4,7 +4,7 @@
     PostWorld(seed, "liveness").run()   the faults end; within LEVEL_WITHIN_S all have the same
 
 A packet is made of what its target lacks by the epoch matrix, and moves the estimate of it. On its way it is lost, or
-comes twice, or behind later ones; an import may be killed, and comes again. An operator recovers a packet now and then.
+comes twice, or after later ones; an import may be killed, and comes again. An operator recovers a packet now and then.
 Once the faults have ended, receipts come as well. In some worlds one site has no line at all.
 Real: the matrix, the order of packets, the applier. The file of a packet is no part of it, nor what it is sealed by.
 What else happens is in world.py. Guarantees: as there.
@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import source_server.restart
-import source_server.unseen
-import update_process.supplied
+import source_server.unseen_transactions
+import update_process.supplied_transactions
 from replicate.door.recovery.opening import close_door, make_chain, open_door
 from replicate.door.ruv_view import vectors_of
 from replicate.door.secondary import open_apply_session
@@ -37,7 +37,7 @@ from replicate.transfer.packet import vector_order
 from replicate.transfer.packet.epochs import EpochRow, Epochs
 from replicate.transfer.packet.export import with_live
 from replicate.transfer.packet.format import BetweenSuppliers, OriginName, PacketSummary
-from replicate.transfer.packet.rows import joined, vector_of
+from replicate.transfer.packet.supplier_rows import joined, vector_of
 from replicate.transfer.packet.suppliers import SuppliersView, look_at_suppliers
 from tests.simulation.host import Host, SimulatedInstance
 from tests.simulation.oracle import ViolationError
@@ -195,7 +195,9 @@ class PostWorld(SupplierWorld):
                     for offset, head in heads
                     if lacks(base.chains, head.origin, head.origin_seqno)
                 ]
-                records += self._framed(host, [source_server.unseen.as_written(one) or one for one in frames])
+                records += self._framed(
+                    host, [source_server.unseen_transactions.as_written(one) or one for one in frames]
+                )
         end_chains = joined(base.chains, reached)
         end = Position(last_seqno, vector_of(end_chains), end_chains)
         summary = self._summary(view, host, tuple(targets), base, end)
@@ -212,7 +214,7 @@ class PostWorld(SupplierWorld):
         return [(RecordKind.FRAMES, first, last, len(frames), b"".join(frames))]
 
     def _large(self, host: Host, found: LargeTransaction) -> list[FeedRecord]:
-        written = source_server.unseen.as_its_writer_wrote(found) or found
+        written = source_server.unseen_transactions.as_its_writer_wrote(found) or found
         if not isinstance(written, LargeTransaction):
             return self._framed(host, [written.data])
         self.oracle.on_sent(host.name, written.commit_frame)
@@ -302,7 +304,7 @@ async def importing(world: Any) -> None:
     order = vector_order.vector_order(here, summaries)
     feed = Unpacked([packets[at] for at in order.chosen])
     instance = session.door.instance
-    applier = update_process.supplied.SupplierApplier(
+    applier = update_process.supplied_transactions.SupplierApplier(
         session, feed, instance.config.update, conflict_directory=instance.conflict_directory, streams=False
     )
     while (waiting := applier.work(1.0).waiting) in (Waiting.MORE, Waiting.LOCK, Waiting.BARRIER):

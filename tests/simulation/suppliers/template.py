@@ -19,7 +19,7 @@ from replicate.instance.file import InstanceFile, PeerEntry, encode
 from replicate.model.transaction import SHARED, WRITTEN, Column, Op, TableDefinition
 from replicate.model.writers import REST
 from replicate.region.protocol import CapturedChanges
-from replicate.roles.writing import held_session, say
+from replicate.roles.partition_writers import held_session, say
 from tests.simulation.content import UNIQUE, Content
 from tests.simulation.host import DIRECTORIES, entry_of
 from tests.simulation.regions import Region

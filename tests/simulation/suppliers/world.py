@@ -240,7 +240,7 @@ class SupplierWorld(BaseWorld):
             gave_way = sum(one.merged.lost.what == "unique" for one in merges)
             self.figures["values lost in merges"] += len(merges) - gave_way
             self.figures["rows that gave way"] += gave_way
-            self.figures["commits behind which rows waited"] += site.waited
+            self.figures["commits after which rows waited"] += site.waited
 
     def make_template(self) -> None:
         """For so many suppliers, with and without what all write."""

@@ -24,15 +24,15 @@ def batch(deadline_s: float = float("inf"), room_bytes: int = 1000) -> OpenBatch
     return made
 
 
-@pytest.mark.parametrize(("behind", "is_full"), [(20, False), (19, True)])
-def test_a_batch_may_take_longer_while_another_one_waits_behind_it(
-    monkeypatch: pytest.MonkeyPatch, behind: int, is_full: bool
+@pytest.mark.parametrize(("waiting", "is_full"), [(20, False), (19, True)])
+def test_a_batch_may_take_longer_while_another_one_waits_after_it(
+    monkeypatch: pytest.MonkeyPatch, waiting: int, is_full: bool
 ) -> None:
     monkeypatch.setattr(open_batch, "LONGER_S", 1000.0)
     now_s = time.monotonic()
 
     def full(deadline_s: float, change_s: float) -> bool:
-        return batch(deadline_s).is_full(100, Pace(1, change_s), lambda: 100 + behind)
+        return batch(deadline_s).is_full(100, Pace(1, change_s), lambda: 100 + waiting)
 
     assert full(now_s, 0.0) is is_full
     assert full(now_s + 3600, 361.0) is is_full

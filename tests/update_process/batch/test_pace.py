@@ -47,7 +47,7 @@ def test_pages_are_shared_by_chance() -> None:
     assert pace.seconds_for(20_000) == pytest.approx(meant, rel=0.03)
 
 
-def test_rows_one_behind_the_other_share_nothing_more_in_a_longer_batch() -> None:
+def test_rows_one_after_the_other_share_nothing_more_in_a_longer_batch() -> None:
     assert Pace(10_000, 1.0, 300, 30_000).seconds_for(100_000) == pytest.approx(10, rel=0.05)
 
 

@@ -45,26 +45,26 @@ def test_windows_go_together_where_all_are_merged_or_none_is(told: tuple[bool | 
 def test_it_knows_which_origins_were_moved_and_the_highest_csn() -> None:
     made = batch()
     assert made.next_seqno == 8
-    behind = Position(9, {}, {OWN: (5, 50), OTHER: (3, 30), THIRD: (1, 10)})
-    made.took([(0, 8, 0, 0, OTHER, 3, 700), (0, 9, 0, 0, THIRD, 1, 600)], behind)
+    after = Position(9, {}, {OWN: (5, 50), OTHER: (3, 30), THIRD: (1, 10)})
+    made.took([(0, 8, 0, 0, OTHER, 3, 700), (0, 9, 0, 0, THIRD, 1, 600)], after)
     assert made.places == {OTHER: (3, 30), THIRD: (1, 10)}
-    assert (made.csn, made.count, made.next_seqno, made.position) == (700, 2, 10, behind)
+    assert (made.csn, made.count, made.next_seqno, made.position) == (700, 2, 10, after)
     assert made.points == BEFORE.chains, "who opens windows moves that"
 
 
-@pytest.mark.parametrize("lies", ["in a window", "each by itself", "with our own behind them"])
+@pytest.mark.parametrize("lies", ["in a window", "each by itself", "with our own after them"])
 def test_the_journal_is_given_all_frames_and_the_head_of_the_last(lies: str) -> None:
     frames = Writer(origin=OTHER, seqno=7, chains={OTHER: (2, 20)}).many(4)
     ends = list(itertools.accumulate(map(len, frames[:3])))
     made = batch()
     made.add_frames([b"".join(frames[:3])] if lies != "each by itself" else frames[:3], ends)
     made.took([(0, 8 + number, 0, 0, OTHER, 3 + number, 1) for number in range(3)], Position(10, {}, BEFORE.chains))
-    if lies == "with our own behind them":
+    if lies == "with our own after them":
         made.took_own(frames[3], Position(11, {}, {**BEFORE.chains, OWN: (6, 60)}))
         assert made.places == {OWN: (6, 60)}
     given, last = made.for_journal()
     joined = b"".join(bytes(piece) for piece in given.data)
-    count = 4 if lies == "with our own behind them" else 3
+    count = 4 if lies == "with our own after them" else 3
     assert joined == b"".join(frames[:count])
     assert made.size_bytes == len(joined)
     assert (given.first_seqno, given.last_seqno, given.count) == (8, 7 + count, count)

@@ -82,7 +82,7 @@ def scene(pair: Pair, tmp_path: Path) -> Iterator[Scene]:
 @pytest.mark.parametrize("archived_first", [False, True])
 @pytest.mark.parametrize("other", [False, True])
 def test_frames_are_read_from_where_the_rows_are(scene: Scene, archived_first: bool, other: bool) -> None:
-    """Two courses of one journal: whoever takes the archive's rows verifies the archive's frames, not the copy's."""
+    """Two courses of one journal: one that takes the archive's rows verifies the archive's frames, not the copy's."""
     if other:
         scene.another_course()
     journals = scene.journals()
@@ -210,7 +210,7 @@ def test_holes() -> None:
 
 
 def test_a_journal_mounted_read_only_is_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The primary's disk, as whoever brings its secondary up to date mounts it."""
+    """The primary's disk, as anybody who brings its secondary up to date mounts it."""
     mounted_read_only(monkeypatch, scene.journal)
     journals = Journals([scene.journal], scene.pair.primary.content.network, stage=scene.stage)
     journals.plan(1, scene.last_seqno, archived_first=False)

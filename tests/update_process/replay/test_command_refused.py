@@ -203,7 +203,7 @@ def moment(micros: int) -> str:
 
 
 def test_a_rebuild_ends_where_it_was_told(backlog: Backlog, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exactly at a commit, a microsecond before it and behind it; at a number; never outside of what there is."""
+    """Exactly at a commit, a microsecond before it and after it; at a number; never outside of what there is."""
     secondary, known = backlog.empty_secondary(), csns(backlog.pair.primary)
     archive = backlog.pair.directory / "archive"
     end = read_ranges(LocalFiles(archive))[-1].last_seqno

@@ -18,14 +18,14 @@ from replicate.admin.subscriptions import set_ as set_subscription
 from replicate.audit.show import show_journal
 from replicate.audit.verify import verify_journal
 from replicate.errors import PacketGapError, PeerRefusedError, UsageError
-from replicate.filters.content import Content, note_content, read_content
+from replicate.filters.whose_words import Content, note_content, read_content
 from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.system import failpoint
+from replicate.transfer.packet.epochs_file import change_epochs, read_epochs
 from replicate.transfer.packet.export import Exported
 from replicate.transfer.packet.format import AN_EXCERPT, Excerpt
 from replicate.transfer.packet.read import PacketReader
-from replicate.transfer.packet.store import change_epochs, read_epochs
 from replicate.transfer.seed.direct import seed
 from replicate.transfer.seed.make import make_seed
 from replicate.transfer.seed.partition import load_from_file
@@ -155,8 +155,8 @@ def test_of_a_large_transaction_too(pair: Pair, tables: tuple[str, ...]) -> None
 
 def write_all_ways_again(pair: Pair) -> None:
     with closing(pair.connect()) as connection:
-        connection.execute("INSERT INTO account(owner) VALUES ('behind')")
-        connection.execute("INSERT INTO entry(at) VALUES ('behind')")
+        connection.execute("INSERT INTO account(owner) VALUES ('after')")
+        connection.execute("INSERT INTO entry(at) VALUES ('after')")
         connection.commit()
 
 

@@ -1,5 +1,5 @@
 """An applier is driven until all is applied; what holds it up is waited for, and then named. With real ones:
-test_supplied.py, test_excerpts.py."""
+test_supplier_sources.py, test_excerpts.py."""
 
 from __future__ import annotations
 

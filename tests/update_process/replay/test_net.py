@@ -70,7 +70,7 @@ def test_first_before_and_last_after_remain() -> None:
     assert (net.change_count, net.key_count) == (2, 1)
 
 
-def test_deleted_and_inserted_anew_is_an_update() -> None:
+def test_deleted_and_inserted_again_is_an_update() -> None:
     (row,) = folded(delete(1, 2, 3), insert(1, 2, 9)).rows()
     assert as_update(row, frozenset()) == [int(Op.UPDATE), ID, 4, [9, 1, 2, 3]]
     assert as_delete(row, frozenset()) is None

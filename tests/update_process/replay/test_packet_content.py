@@ -9,7 +9,7 @@ import pytest
 from replicate.errors import DamagedError
 from replicate.instance.instance import Instance
 from replicate.transfer.packet.export import PACKET_BYTES_MIN
-from replicate.transfer.packet.offered import Offered
+from replicate.transfer.packet.judge_packets import Offered
 from replicate.transfer.packet.read import PacketReader
 from tests.harness.packets import export, take
 from tests.harness.pair import Pair

@@ -33,10 +33,10 @@ from replicate.instance.consumers import read_consumer, write_hold
 from replicate.instance.instance import Instance
 from replicate.model.findings import Finding
 from replicate.status.collect import collect
+from replicate.transfer.packet.epochs_file import change_epochs, read_epochs
 from replicate.transfer.packet.export import packets_lock
+from replicate.transfer.packet.judge_packets import Inbox, look
 from replicate.transfer.packet.matrix import set_estimate
-from replicate.transfer.packet.offered import Inbox, look
-from replicate.transfer.packet.store import change_epochs, read_epochs
 from tests.harness.packets import export, take
 from tests.harness.pair import Pair, work_all
 from tests.harness.replaying import assert_equal
@@ -76,7 +76,7 @@ def several(pair: Pair, count: int, first: int = 0) -> list[Path]:
 
 
 def large(pair: Pair) -> list[Path]:
-    """A large transaction over several packets, something before it and something behind it."""
+    """A large transaction over several packets, something before it and something after it."""
     some(pair, 3)
     connection = pair.connect()
     connection.executemany("INSERT INTO p(v) VALUES (?)", ((os.urandom(600).hex(),) for _ in range(30_000)))
@@ -179,7 +179,7 @@ def test_what_waits_is_a_finding_until_the_gap_is_closed(pair: Pair) -> None:
     assert read_epochs(pair.secondary.consumers_directory).waiting == ()
 
 
-def test_a_look_says_what_is_missing_behind_what_it_would_apply(pair: Pair) -> None:
+def test_a_look_says_what_is_missing_after_what_it_would_apply(pair: Pair) -> None:
     first, _, third = several(pair, 3)
     (looked,) = import_packets(pair.secondary, [first, third], now_s=time.time(), dry_run=True).errors
     (done,) = import_packets(pair.secondary, [first, third], now_s=time.time()).errors

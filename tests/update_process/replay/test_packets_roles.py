@@ -11,7 +11,7 @@ import pytest
 import replicate
 from replicate.errors import DivergedError, PermissionRefusedError, RollbackNeededError
 from replicate.instance.instance import Instance
-from replicate.roles.role import become_primary, become_secondary
+from replicate.roles.change_of_role import become_primary, become_secondary
 from replicate.roles.rollback import rollback
 from tests.harness.packets import export, take
 from tests.harness.pair import Pair

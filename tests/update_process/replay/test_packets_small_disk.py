@@ -13,7 +13,7 @@ import pytest
 from replicate.errors import DiskFullError, JournalIOError
 from replicate.instance.instance import Instance
 from replicate.system.failpoint import hit
-from replicate.transfer.packet.store import read_epochs
+from replicate.transfer.packet.epochs_file import read_epochs
 from tests.faults.small_disk import SmallDisk
 from tests.harness.packets import export, take
 from tests.harness.pair import Pair

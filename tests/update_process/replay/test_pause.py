@@ -45,7 +45,7 @@ class Holder:
     def told(self, progress: Progress) -> None:
         if progress.what != "held by a compare or digest":
             return
-        with take_snapshot(self.door, timeout_s=10) as snapshot:  # whoever holds it does so for this
+        with take_snapshot(self.door, timeout_s=10) as snapshot:  # anybody who holds it does so for this
             assert snapshot is not None
             assert snapshot.seqno == self.last_seqno()
         self.stood.append(self.last_seqno())
@@ -76,7 +76,7 @@ def at_failpoint(name: str) -> Callable[[Holder, pytest.MonkeyPatch], None]:
 
 
 def at_the_last_sync(holder: Holder, patch: pytest.MonkeyPatch) -> None:
-    """Behind the last look that a replay takes without the commit lock."""
+    """After the last look that a replay takes without the commit lock."""
     finish = AsideSegment.finish
 
     def finished(aside: AsideSegment) -> None:
@@ -113,7 +113,7 @@ def test_nothing_is_committed_beyond_a_barrier(
     assert_equal(pair)
 
 
-def test_a_barrier_at_or_behind_the_end_holds_nobody(pair: Pair, holder: Holder) -> None:
+def test_a_barrier_at_or_after_the_end_holds_nobody(pair: Pair, holder: Holder) -> None:
     before = write(pair)
     holder.steps = [before + COUNT]
     holder.set()

@@ -286,7 +286,7 @@ def test_a_conflict_leaves_the_old_state_and_its_images(pair: Pair) -> None:
     assert_equal(pair)
 
 
-def test_an_error_behind_the_first_piece_says_where_it_stands(pair: Pair) -> None:
+def test_an_error_after_the_first_piece_says_where_it_stands(pair: Pair) -> None:
     before = pair.last_seqno(pair.secondary)
     run(pair, "UPDATE account SET balance = 5 WHERE id = 1", "CREATE TABLE later (id INTEGER PRIMARY KEY, v)")
     run(pair, "UPDATE account SET balance = 9 WHERE id = 2")

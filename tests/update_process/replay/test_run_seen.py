@@ -1,4 +1,4 @@
-"""A replay at work, as others see it: status, the daemons' own, and whoever wants to release the region meanwhile."""
+"""A replay at work, as others see it: status, the daemons' own, and those who want to release the region meanwhile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from replicate.admin.release import release_region
+from replicate.admin.region_release import release_region
 from replicate.cli.main import run as command
 from replicate.daemon.daemon import STOPPED
 from replicate.daemon.files import DaemonFiles

@@ -44,7 +44,7 @@ def test_many_rows_are_inserted_in_runs_and_a_conflict_among_them_is_named(pair:
 
 
 def test_fault_87_two_replays_at_once_and_a_seed_meanwhile(pair: Pair) -> None:
-    """Whoever has begun goes on to its end; the other is refused, and has changed nothing."""
+    """Anybody who has begun goes on to its end; the other is refused, and has changed nothing."""
     last = run(pair, *MIXED)
     refused: list[Exception] = []
 

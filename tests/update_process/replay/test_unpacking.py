@@ -11,7 +11,7 @@ from replicate.daemon.files import DaemonFiles
 from replicate.errors import AlreadyRunningError, DamagedError
 from replicate.instance.instance import Instance
 from replicate.journal.segment import open_segment
-from replicate.transfer.packet.offered import Offered, look
+from replicate.transfer.packet.judge_packets import Offered, look
 from tests.harness.packets import export
 from tests.harness.pair import Pair
 from update_process.replay.run import silent

@@ -11,7 +11,7 @@ from replicate.journal.record import check_frame, pack_null, renumbered
 from replicate.journal.walk import walk
 from replicate.model.ruv import lacks
 from replicate.model.vector import Position
-from replicate.wire.vectors import KNOWN_THERE
+from replicate.wire.vector_refusals import KNOWN_THERE
 from tests.harness.journals import FrameMaker
 from update_process.window.lacking import InStep, Lacking
 

@@ -149,7 +149,7 @@ def test_a_record_that_names_another_number_is_not_believed(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_large_ones_behind_each_other_share_a_batch(pair: Pair, count: int) -> None:
+def test_large_ones_after_each_other_share_a_batch(pair: Pair, count: int) -> None:
     insert(pair, 1)
     pair.catch_up()
     with pair.connect() as connection:

@@ -1,6 +1,6 @@
 """Stamping rows that have no stamps, each of which one transaction writes, and that once: nearly all of what is new.
 
-Guarantees: what is kept of such a row is what `merged` and `pack_row` come to (model/registers.py), byte for byte,
+Guarantees: what is kept of such a row is what `merged` and `pack_row` come to (model/merged_row.py), byte for byte,
 without making either; nothing is written here.
 Leaves to others: every other row. Of a table with sums, or of a change that changes a key, each row is such a one.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from replicate.model.registers import Groups, Stamp, pack_single
+from replicate.model.merged_row import Groups, Stamp, pack_single
 from replicate.model.transaction import Op, TableDefinition, changed_of
 from replicate.region.sqlite.row_stamps import KeptRow, RowName, key_of
 

@@ -1,7 +1,7 @@
 """Merging rows that several suppliers have changed at once, into the rows that are here.
 
 Guarantees: a row all of whose changes the transaction's writer had seen is changed strictly, with the whole
-before-image; only the others are merged, by their stamps (model/registers.py). What was done is given back as changes
+before-image; only the others are merged, by their stamps (model/merged_row.py). What was done is given back as changes
 that fit what was here, so that redo, secondaries and all that read the journal meet exactly that. What was lost
 is kept. Leaves to others: transactions, who may write, the journal (update_process/merging.py).
 """
@@ -16,7 +16,7 @@ from typing import Any, Final
 import apsw
 
 from replicate.errors import ConflictError
-from replicate.model.registers import NEVER, Image, Lost, Row, RowChanged, Stamp, lost, merged, same_value
+from replicate.model.merged_row import NEVER, Image, Lost, Row, RowChanged, Stamp, lost, merged, same_value
 from replicate.model.seen import unseen_of
 from replicate.model.transaction import Op, TableDefinition, changed_of
 from replicate.region.protocol import Absorbed, Merged, RowKeys, RowsOfRegion

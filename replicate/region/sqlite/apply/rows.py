@@ -35,7 +35,7 @@ from replicate.region.sqlite.apply import statements
 from replicate.region.sqlite.apply.order import arranged
 from replicate.region.sqlite.apply.runs import insert_run
 from replicate.region.sqlite.bookkeeping import store_schema_version, write_seen, write_writer
-from replicate.region.sqlite.feed import own_tables
+from replicate.region.sqlite.data_feed import own_tables
 from replicate.region.sqlite.guards import install_guards
 from replicate.region.sqlite.listed_columns import blank_new_columns, listed_tables
 from replicate.region.sqlite.open import translate

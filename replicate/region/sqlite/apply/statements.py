@@ -17,7 +17,7 @@ import apsw
 from replicate.errors import ConflictError, NotSupportedError
 from replicate.model.rowid import rowid_name
 from replicate.model.transaction import TableDefinition
-from replicate.region.sqlite.definable import check_travelling
+from replicate.region.sqlite.allowed_definitions import check_travelling
 from replicate.region.sqlite.sql.names import is_internal, quote
 from replicate.region.sqlite.virtual_tables import (
     MODULES,

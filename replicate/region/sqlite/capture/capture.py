@@ -24,6 +24,7 @@ from replicate.journal.sections import SECTIONS_ROOM
 from replicate.limits import FRAME_BYTES_MAX, FRAME_CHANGES_MAX, PART_BYTES, PARTITION_DEFAULT, PARTITION_STREAM
 from replicate.model.transaction import MASK_BITS_MAX, Op, TableDefinition
 from replicate.region.protocol import CapturedChanges
+from replicate.region.sqlite.allowed_definitions import counter_statements
 from replicate.region.sqlite.bookkeeping import OWN_TABLES
 from replicate.region.sqlite.capture.blobs import BlobWrites, read_row
 from replicate.region.sqlite.capture.marks import Context, Mark
@@ -31,7 +32,6 @@ from replicate.region.sqlite.capture.net import NetChanges
 from replicate.region.sqlite.capture.outcome import kept
 from replicate.region.sqlite.capture.overflow import Overflow
 from replicate.region.sqlite.capture.tables import CapturedTable, TableMap, not_utf8, recaptured, with_zeros
-from replicate.region.sqlite.definable import counter_statements
 from replicate.region.sqlite.schema import COUNTERS
 from replicate.region.sqlite.sql.names import is_internal, is_own, quote
 from replicate.region.sqlite.virtual_tables import flush

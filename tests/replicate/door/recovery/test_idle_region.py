@@ -121,7 +121,7 @@ def test_pruning_notes_it_once_for_each_segment(instance: Instance, begun: list[
         assert state(instance)[HELD_BELOW] == 0  # not written again
 
 
-def test_what_can_not_be_noted_now_stops_no_pruning(instance: Instance, tmp_path: Path) -> None:
+def test_what_cannot_be_noted_now_stops_no_pruning(instance: Instance, tmp_path: Path) -> None:
     write(instance, 100, 30, size=100_000)
     with door_of(instance) as door:
         instance.region("two").path.rename(tmp_path / "aside")
@@ -137,7 +137,7 @@ def test_what_can_not_be_noted_now_stops_no_pruning(instance: Instance, tmp_path
     check(instance)
 
 
-def test_what_is_written_behind_the_note_is_redone(instance: Instance, tmp_path: Path) -> None:
+def test_what_is_written_after_the_note_is_redone(instance: Instance, tmp_path: Path) -> None:
     write(instance, 100, BEHIND)
     recover(instance)
     assert HELD_BELOW in state(instance)
@@ -198,7 +198,7 @@ def test_an_old_copy_put_there_while_the_pool_lives_is_never_told_that_it_lacks_
     check(instance)
 
 
-def test_what_is_taken_back_of_a_note_is_on_the_disk_before_its_numbers_are_given_anew(
+def test_what_is_taken_back_of_a_note_is_on_the_disk_before_its_numbers_are_given_again(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a foreign reader has the region open no checkpoint would bring it there."""

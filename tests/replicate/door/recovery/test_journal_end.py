@@ -27,7 +27,7 @@ def test_a_null_record_takes_exactly_the_room_of_a_frame(size: int) -> None:
     assert content.partitions == ()
 
 
-def test_whole_frames_are_read_and_nothing_behind_them(tmp_path: Path) -> None:
+def test_whole_frames_are_read_and_nothing_after_them(tmp_path: Path) -> None:
     journal = ToyJournal(tmp_path / "journal")
     data = journal.maker.transactions(3)
     begin = journal.append(data)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from replicate import connect
+from replicate.admin.region_release import release_region
 from replicate.admin.regions import add_region
-from replicate.admin.release import release_region
 from replicate.door.primary import RegionSession
 from replicate.door.recovery.opening import begin_journal, close_door, is_seeded, make_chain, open_door, require_seeded
 from replicate.door.secondary import open_apply_session
@@ -219,7 +219,7 @@ def test_rows_that_a_region_had_before_are_not_journalled(tmp_path: Path) -> Non
     assert read_journal(instance).rows["two"] == {3: "x"}
 
 
-def test_what_can_not_be_added(tmp_path: Path) -> None:
+def test_what_cannot_be_added(tmp_path: Path) -> None:
     instance = make_primary(tmp_path / "alpha")
     with pytest.raises(AlreadyExistsError):
         add_region(instance, make_database(tmp_path / "b.db", SCRIPT), name="main")
@@ -275,7 +275,7 @@ def test_segments_grow_in_steps_no_larger_than_they_are_to_be(tmp_path: Path, se
 
 
 def test_fault_35_who_read_the_instance_before_it_was_recovered_opens_no_origin_twice(tmp_path: Path) -> None:
-    """A recovery that was killed before the history record was written, and another one behind it: whoever still knows
+    """A recovery that was killed before the history record was written, and another one after it: who still knows
     the incarnation between them must neither open it nor begin segments in its name."""
     instance = make_primary(tmp_path / "alpha", segment_bytes=1 << 20)
     Instance.open(instance.path).raise_incarnation()

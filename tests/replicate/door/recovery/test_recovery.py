@@ -233,7 +233,7 @@ def two_regions_with_a_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     "step", ["", "recovery.before_take_back:1", "recovery.before_take_back:2", "recovery.journal_done:1"]
 )
-def test_faults_33_35_what_lies_behind_a_hole_is_rolled_back_and_kept_once(
+def test_faults_33_35_what_lies_after_a_hole_is_rolled_back_and_kept_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     instance = two_regions_with_a_hole(tmp_path, monkeypatch)
@@ -256,7 +256,7 @@ def test_faults_33_35_what_lies_behind_a_hole_is_rolled_back_and_kept_once(
     check(instance)
 
 
-def test_fault_44_an_old_journal_does_not_make_us_roll_back_what_the_ring_can_not_prove(
+def test_fault_44_an_old_journal_does_not_make_us_roll_back_what_the_ring_cannot_prove(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = unsynced(tmp_path, monkeypatch, regions=("main", "two"))
@@ -442,7 +442,7 @@ def test_a_failing_directory_sync_at_a_switch_is_fatal(tmp_path: Path, monkeypat
 
 
 def test_the_csn_rises_although_the_clock_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also over a power loss behind a switch, when the newest segment tells no csn."""
+    """Also over a power loss after a switch, when the newest segment tells no csn."""
     instance = make_primary(tmp_path / "alpha", segment_bytes=1 << 20, durability="off")
     with Writer(instance, "switch.after_create:1:kill") as dying:
         assert dying.ask("many", "main", 10_000, 100_000, 3000) is None

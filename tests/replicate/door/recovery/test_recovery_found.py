@@ -89,7 +89,7 @@ def test_a_secondary_is_not_told_by_its_primarys_marks_what_its_own_disk_should_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A received batch that was not synced is there with a hole after a power loss (found by a review): every start
-    called it damage, since frames behind the hole tell what was durable at the primary."""
+    called it damage, since frames after the hole tell what was durable at the primary."""
     (tmp_path / "sites").mkdir()
     pair = Pair.create(tmp_path / "sites")
     pair.seed()

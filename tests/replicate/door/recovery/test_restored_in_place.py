@@ -1,6 +1,6 @@
 """A backup put back into an instance's directories while the machine runs on: the pool knows of more than the files.
 
-Guarantees tested: nothing is appended behind a hole; recovery goes on from what lies there, in a new incarnation.
+Guarantees tested: nothing is appended after a hole; recovery goes on from what lies there, in a new incarnation.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_journal_and_region_of_one_backup_are_gone_on_from(tmp_path: Path) -> No
     insert_rows(instance, 20, 2)
     assert sorted(rows(path)) == [1, 2, 3, 20, 21]
     check(instance)
-    # The numbers of what is lost are given again; so whoever has them tells them apart.
+    # The numbers of what is lost are given again; so a process that has them tells them apart.
     assert Instance.open(instance.path).content.incarnation == 2
 
 

@@ -1,4 +1,4 @@
-"""A damaged journal of one's own: whoever comes upon it says what to do, for this very instance."""
+"""A damaged journal of one's own: a process that comes upon it says what to do, for this very instance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from replicate.admin.release import Released, release_region
+from replicate.admin.region_release import Released, release_region
 from replicate.door.recovery.opening import open_door
 from replicate.door.recovery.way_out import with_way_out
 from replicate.door.secondary import open_apply_session
@@ -31,7 +31,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
 
 
 def spoil(path: Path) -> None:
-    """The catalogue behind the header."""
+    """The catalogue after the header."""
     fd = os.open(path, os.O_WRONLY)
     os.pwrite(fd, b"\xff" * 64, 4200)
     os.close(fd)

@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from replicate.region.sqlite.indexes import ROWS, Walked, Wrong, checked_in, packed_entry, unpacked_entry, walk
-from tests.harness.stale_index import change_behind_index, flip_in_tree
+from tests.harness.stale_index import change_without_index, flip_in_tree
 
 SCHEMA = """
 CREATE TABLE t (
@@ -113,14 +113,14 @@ OF_T = ("plain", "falling", "some, (of)", "large", "named", "expressed", "cast_s
 
 @pytest.mark.parametrize("index", [*OF_T, "arrow", "sqlite_autoindex_t_1"])
 def test_a_row_that_an_index_lacks(database: Path, index: str) -> None:
-    change_behind_index(database, index, ROW.format("NULL" if index == "some, (of)" else "1"))
+    change_without_index(database, index, ROW.format("NULL" if index == "some, (of)" else "1"))
     wrong, _, _ = looked_through(database)
     assert wrong == {("t", index, LACKS)}
 
 
 @pytest.mark.parametrize("index", [*OF_T, "arrow", "sqlite_autoindex_t_1"])
 def test_entries_whose_rows_are_gone(database: Path, index: str) -> None:
-    change_behind_index(database, index, "DELETE FROM t WHERE id IN (1, 4, 33, 34, 50)")
+    change_without_index(database, index, "DELETE FROM t WHERE id IN (1, 4, 33, 34, 50)")
     wrong, _, _ = looked_through(database)
     assert wrong == {("t", index, STRAY)}
 
@@ -128,7 +128,7 @@ def test_entries_whose_rows_are_gone(database: Path, index: str) -> None:
 @pytest.mark.parametrize("index", [*OF_T, "sqlite_autoindex_t_1"])
 def test_a_row_that_is_another_one_now(database: Path, index: str) -> None:
     """It lacks the one entry, and has one too many."""
-    change_behind_index(
+    change_without_index(
         database, index, "UPDATE t SET name = 'other', a = 77, b = b + 1 WHERE id = 4",
         "UPDATE t SET d = NULL WHERE id = 5",
         "UPDATE t SET d = 5, name = name || 'y', a = 5, b = -1 WHERE id = 6",
@@ -140,28 +140,28 @@ def test_a_row_that_is_another_one_now(database: Path, index: str) -> None:
 
 @pytest.mark.parametrize("index", ["plain", "sqlite_autoindex_t_1"])
 def test_texts_that_compare_alike_are_not_the_same(database: Path, index: str) -> None:
-    change_behind_index(database, index, "UPDATE t SET name = 'nAME 4' WHERE id = 4")
+    change_without_index(database, index, "UPDATE t SET name = 'nAME 4' WHERE id = 4")
     wrong, _, _ = looked_through(database)
     assert wrong == {("t", index, STRAY)}
 
 
 @pytest.mark.parametrize("index", ["w_both", "w_some", "w_one"])
 def test_tables_without_rowid(database: Path, index: str) -> None:
-    change_behind_index(database, index, "INSERT INTO w VALUES ('new', 1, 2, 3, 'f')")
+    change_without_index(database, index, "INSERT INTO w VALUES ('new', 1, 2, 3, 'f')")
     assert looked_through(database)[0] == {("w", index, LACKS)}
-    change_behind_index(database, index, "UPDATE w SET c = 50, d = 50 WHERE a = 'NAME 5'")
+    change_without_index(database, index, "UPDATE w SET c = 50, d = 50 WHERE a = 'NAME 5'")
     assert looked_through(database)[0] == {("w", index, LACKS), ("w", index, STRAY)}
 
 
 def test_an_entry_whose_row_is_gone_of_a_table_without_rowid(database: Path) -> None:
-    change_behind_index(database, "w_one", "DELETE FROM w WHERE a = 'name 4'")
+    change_without_index(database, "w_one", "DELETE FROM w WHERE a = 'name 4'")
     assert looked_through(database)[0] == {("w", "w_one", STRAY)}
 
 
 @pytest.mark.parametrize(("table", "index"), [("one", "sqlite_autoindex_one_1"), ("w", "sqlite_autoindex_w_1")])
 def test_unique_columns(database: Path, table: str, index: str) -> None:
     change = f"UPDATE {table} SET {'k' if table == 'one' else 'e'} = 'kk' WHERE rowid = 5"
-    change_behind_index(database, index, change if table == "one" else change.replace("rowid = 5", "e = 'e5'"))
+    change_without_index(database, index, change if table == "one" else change.replace("rowid = 5", "e = 'e5'"))
     assert looked_through(database)[0] == {(table, index, LACKS), (table, index, STRAY)}
 
 
@@ -204,7 +204,7 @@ def test_large_rows_and_keys_are_taken_a_few_at_a_time(database: Path, monkeypat
     assert wrong == set()
     assert counts["t."] == counts["t.plain"] == 50
     flip_in_tree(database, "t", b"name 46", by=6)
-    change_behind_index(database, "named", "UPDATE t SET name = 'other' WHERE id = 5")
+    change_without_index(database, "named", "UPDATE t SET name = 'other' WHERE id = 5")
     wrong, _, _ = looked_through(database)
     assert {(index, what.split()[0]) for _, index, what in wrong} == {
         ("", "has"), ("named", "lacks"), ("named", "has"),

@@ -238,7 +238,7 @@ def test_a_second_install_is_refused(region: apsw.Connection) -> None:
         ("CREATE TABLE t (rowid, _rowid_, oid)", "named rowid, _rowid_ and oid"),
     ],
 )
-def test_what_can_not_be_replicated_is_refused_by_name(tmp_path: Path, script: str, message: str) -> None:
+def test_what_cannot_be_replicated_is_refused_by_name(tmp_path: Path, script: str, message: str) -> None:
     path = make_database(tmp_path / "x.db", script)
     before = path.read_bytes()
     connection = open.open_region(path, plain=True)

@@ -27,7 +27,7 @@ SITES = st.integers(0, PLACES - 1)
 
 
 @given(COUNTERS, SITES)
-def test_the_next_block_is_an_own_one_behind_and_no_other_own_one_lies_between(counter: int, place: int) -> None:
+def test_the_next_block_is_an_own_one_after_and_no_other_own_one_lies_between(counter: int, place: int) -> None:
     found = next_block(counter, place)
     assert found >= counter
     assert found % BLOCK == 0
@@ -74,7 +74,7 @@ def test_a_writer_begins_in_front_of_its_first_block() -> None:
     assert connection.last_insert_rowid() == BLOCK + 1
 
 
-def test_behind_a_row_from_elsewhere_it_counts_in_a_block_of_its_own() -> None:
+def test_after_a_row_from_elsewhere_it_counts_in_a_block_of_its_own() -> None:
     connection = region()
     connection.execute("INSERT INTO t VALUES (?, 'from elsewhere')", (7 * BLOCK + 5,))
     settle(connection)

@@ -6,7 +6,7 @@ import apsw
 import pytest
 
 from replicate.errors import RegionDamagedError
-from replicate.model.registers import Lost, Row, Stamp
+from replicate.model.merged_row import Lost, Row, Stamp
 from replicate.region.protocol import Merged
 from replicate.region.sqlite.bookkeeping import make_tables
 from replicate.region.sqlite.row_stamps import (

@@ -49,7 +49,7 @@ COUNTED: Final = "CREATE TABLE t (i INTEGER PRIMARY KEY AUTOINCREMENT)"
         ),
     ],
 )
-def test_what_can_not_be_told_as_a_schema_has_to_be_seeded(tmp_path: Path, script: str, why: str) -> None:
+def test_what_cannot_be_told_as_a_schema_has_to_be_seeded(tmp_path: Path, script: str, why: str) -> None:
     with pytest.raises(NotSupportedError, match=why):
         making(tmp_path / "t.db", script)
 

@@ -1,4 +1,5 @@
-"""A region that a script changes: all of it, or nothing. (With a journal: tests/replicate/admin/test_upgrading.py.)"""
+"""A region that a script changes: all of it, or nothing. (With a journal:
+tests/replicate/admin/test_region_upgrade.py.)"""
 
 from __future__ import annotations
 

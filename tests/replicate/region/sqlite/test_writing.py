@@ -63,7 +63,7 @@ def test_a_transaction_takes_the_write_lock_of_every_region(primary: Instance, w
     writer.rollback()
 
 
-def test_where_attaching_fails_behind_sqlites_attach_nothing_is_attached(
+def test_where_attaching_fails_after_sqlites_attach_nothing_is_attached(
     primary: Instance, writer: FileWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object) -> object:

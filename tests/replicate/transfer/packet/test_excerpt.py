@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from replicate.errors import PeerRefusedError, UsageError
-from replicate.filters.content import Content, note_content
+from replicate.filters.whose_words import Content, note_content
 from replicate.instance.instance import Instance
 from replicate.journal.header import FLAG_PARTIAL, SegmentHeader
 from replicate.journal.segment import create_segment

@@ -15,9 +15,9 @@ from replicate.instance.instance import Instance
 from replicate.limits import MIB
 from replicate.system import failpoint
 from replicate.transfer.packet.epochs import EpochRow
+from replicate.transfer.packet.epochs_file import change_epochs, read_epochs
 from replicate.transfer.packet.export import PACKET_BYTES_MIN, ExportRun
 from replicate.transfer.packet.read import PacketReader
-from replicate.transfer.packet.store import change_epochs, read_epochs
 from tests.harness.packets import export, now_ns, position, take
 from tests.harness.pair import Pair, assert_equal
 from tests.update_process.replay.test_run_killed import killed
@@ -150,7 +150,7 @@ def test_one_file_takes_all_or_says_so(pair: Pair) -> None:
     assert len(ranges(pair)) == 1
 
 
-def test_for_several_it_begins_where_the_one_behind_is(pair: Pair) -> None:
+def test_for_several_it_begins_where_the_one_after_is(pair: Pair) -> None:
     pair.primary.register_peer("off", "", 0)
     pair.primary.reload()
     first = pair.write(3)

@@ -11,9 +11,9 @@ from replicate.errors import UsageError
 from replicate.limits import PARTITION_STREAM
 from replicate.model.vector import Position, SynchronizationVector
 from replicate.transfer.packet.epochs import EpochRow, Epochs
+from replicate.transfer.packet.epochs_file import read_epochs
 from replicate.transfer.packet.format import OriginName
 from replicate.transfer.packet.matrix import MatrixRow, lay_out, matrix_of, set_estimate
-from replicate.transfer.packet.store import read_epochs
 from tests.harness.packets import export, now_ns, summary, take
 from tests.harness.pair import Pair
 

@@ -57,7 +57,7 @@ def test_every_cut_is_found_at_once(tmp_path: Path) -> None:
         assert str(path) in caught.value.where
 
 
-def test_something_behind_the_end_is_found(tmp_path: Path) -> None:
+def test_something_after_the_end_is_found(tmp_path: Path) -> None:
     path = tmp_path / "one.packet"
     path.write_bytes(make(path) + b"\0")
     with pytest.raises(DamagedError, match="after its end"):

@@ -13,8 +13,8 @@ from replicate.errors import JournalMissingError
 from replicate.instance.consumers import Consumer, needed_seqno, read_aged, read_consumer, write_consumer
 from replicate.instance.instance import Instance
 from replicate.transfer.packet.epochs import Epochs
+from replicate.transfer.packet.epochs_file import change_epochs, read_epochs
 from replicate.transfer.packet.scrub import DAY_NS, age, aged_by, scrub
-from replicate.transfer.packet.store import change_epochs, read_epochs
 from tests.harness.packets import export, now_ns, take
 from tests.harness.pair import Pair
 
@@ -53,7 +53,7 @@ def test_what_is_not_confirmed_is_kept(pair: Pair) -> None:
     assert (kept.peer, kept.aged) == ("west", False)
 
 
-def test_what_was_exported_before_a_time_goes_and_nothing_behind_it(pair: Pair) -> None:
+def test_what_was_exported_before_a_time_goes_and_nothing_after_it(pair: Pair) -> None:
     middle = write(pair, 8)
     paths = [one.path for one in export(pair.primary, pair.directory / "out", "west")]
     write(pair, 8)
@@ -67,7 +67,7 @@ def test_what_was_exported_before_a_time_goes_and_nothing_behind_it(pair: Pair) 
     (kept,) = done.kept_for
     assert (kept.seqno, kept.aged) == (middle, True)
     later = export(pair.primary, pair.directory / "out", "west")
-    take(pair.secondary, *paths, *(one.path for one in later))  # nothing behind the packets was removed
+    take(pair.secondary, *paths, *(one.path for one in later))  # nothing after the packets was removed
     assert pair.last_seqno(pair.secondary) == pair.last_seqno()
 
 

@@ -18,7 +18,7 @@ from replicate.errors import (
 )
 from replicate.security.sealing import KEY_BYTES, TAG_BYTES, ChunkCipher
 from replicate.transfer.packet.export import PACKET_BYTES_MIN, ExportRun, certificate_of, sealer_of, signer_of
-from replicate.transfer.packet.offered import unsealer_of
+from replicate.transfer.packet.judge_packets import unsealer_of
 from replicate.transfer.packet.read import PacketReader
 from replicate.transfer.packet.sealed import (
     CHUNK_BYTES,
@@ -32,7 +32,7 @@ from replicate.transfer.packet.sealed import (
 from replicate.transfer.records import HEAD_BYTES, PREFIX_BYTES
 from tests.harness.packets import export, now_ns, take
 from tests.harness.pair import Pair
-from tests.replicate.transfer.packet.test_offered import certify
+from tests.replicate.transfer.packet.test_judge_packets import certify
 
 KEY = bytes(range(KEY_BYTES))
 

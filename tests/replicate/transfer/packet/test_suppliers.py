@@ -10,8 +10,8 @@ import pytest
 from replicate.door.snapshot import door_of
 from replicate.errors import DivergedError, JournalMissingError, NotFoundError
 from replicate.model.ruv import Supplied, covers
-from replicate.transfer.packet.rows import UNPROVEN
-from replicate.transfer.packet.store import read_epochs
+from replicate.transfer.packet.epochs_file import read_epochs
+from replicate.transfer.packet.supplier_rows import UNPROVEN
 from replicate.transfer.packet.suppliers import SuppliersView, look_at_suppliers
 from tests.harness.suppliers import Suppliers, shared
 

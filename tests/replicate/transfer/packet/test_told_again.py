@@ -18,7 +18,7 @@ from replicate.journal.segment import open_segment
 from replicate.model.transaction import Kind
 from replicate.system import failpoint
 from replicate.transfer.packet import told_again
-from replicate.transfer.packet.passing import Chosen, LargeTold
+from replicate.transfer.packet.packet_changes import Chosen, LargeTold
 from replicate.transfer.packet.told_again import ToldSegments
 from tests.harness.pair import Pair
 

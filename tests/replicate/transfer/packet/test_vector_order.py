@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from replicate.model.ruv import covers
 from replicate.model.vector import Chains, Position
 from replicate.transfer.packet.format import NO_LARGE, BetweenSuppliers, PacketSummary
-from replicate.transfer.packet.rows import UNPROVEN, joined, vector_of
+from replicate.transfer.packet.supplier_rows import UNPROVEN, joined, vector_of
 from replicate.transfer.packet.vector_order import (
     MissingRange,
     forked_packet,

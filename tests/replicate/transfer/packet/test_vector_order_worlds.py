@@ -33,7 +33,7 @@ def test_all_come_to_have_everything(part: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("restored", ["by itself", "by others"])
 def test_one_is_restored_from_an_older_state(restored: str) -> None:
-    """It gets its own back, whatever it had told before, and takes nothing that comes behind that."""
+    """It gets its own back, whatever it had told before, and takes nothing that comes after that."""
     turned_back = 0
     for seed in range(40):
         world = World(seed, 2 + seed % 3)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from replicate import connect
+from replicate.admin.region_release import release_region
 from replicate.admin.regions import add_region
-from replicate.admin.release import release_region
 from replicate.compare.compare import compare, digest
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.status_file import FAILED, STOPPED, DaemonStatus
@@ -264,7 +264,7 @@ def test_progress_may_end_it(pair: Pair) -> None:
     assert pair.seed() == pair.last_seqno()
 
 
-def test_who_can_not_be_seeded(pair: Pair, tmp_path: Path) -> None:
+def test_who_cannot_be_seeded(pair: Pair, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         seed(pair.primary, pair.primary)
     stranger = Instance.create(tmp_path / "stranger", role="secondary", name="west", network=bytes(16))

@@ -80,7 +80,7 @@ def assert_catches_up(pair: Pair) -> None:
     assert digest(pair.primary, timeout_s=5).regions == digest(pair.secondary, timeout_s=5).regions
 
 
-def test_a_file_carries_every_region_and_the_stream_goes_on_behind_it(pair: Pair) -> None:
+def test_a_file_carries_every_region_and_the_stream_goes_on_after_it(pair: Pair) -> None:
     make_database(pair.directory / "big.db", "PRAGMA page_size = 65536; CREATE TABLE big (a PRIMARY KEY, b);")
     make_database(pair.directory / "small.db", "PRAGMA page_size = 512; CREATE TABLE small (a);")
     add_region(pair.primary, pair.directory / "big.db", name="big")
@@ -111,7 +111,7 @@ def test_memory_is_bounded_by_the_records(pair: Pair) -> None:
         assert sum(len(piece.data) for piece in reader.pages()) == sum(r.bytes for r in reader.header.regions)
 
 
-def test_the_journal_behind_a_file_is_kept_whatever_the_consumer_says(pair: Pair) -> None:
+def test_the_journal_after_a_file_is_kept_whatever_the_consumer_says(pair: Pair) -> None:
     write(pair)
     make(pair)
     held = pair.last_seqno()

@@ -28,7 +28,7 @@ from replicate.errors import (
     TryAgainError,
     UsageError,
 )
-from replicate.filters.content import Content, note_content
+from replicate.filters.whose_words import Content, note_content
 from replicate.status.collect import collect
 from replicate.transfer.seed import partition
 from replicate.transfer.seed.make import make_seed

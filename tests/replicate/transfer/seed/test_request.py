@@ -18,9 +18,9 @@ import trio
 
 from receiver_server.link import ReceiverLink
 from replicate.admin import subscriptions
+from replicate.admin.instance_removal import remove_instance
+from replicate.admin.region_release import release_region
 from replicate.admin.regions import add_region
-from replicate.admin.release import release_region
-from replicate.admin.removal import remove_instance
 from replicate.compare.compare import digest
 from replicate.daemon import own_introduction
 from replicate.door.recovery.opening import SEEDING_MARKER, is_seeded, make_chain
@@ -109,7 +109,7 @@ def assert_equal(pair: Pair) -> None:
 
 
 @pytest.mark.trio
-async def test_the_stream_goes_on_exactly_behind_it(pair: Pair) -> None:
+async def test_the_stream_goes_on_exactly_after_it(pair: Pair) -> None:
     async with site(pair) as both:
         seeded = await both.seed("east")
         labels = [label for label, _, _ in both.told]
@@ -218,7 +218,7 @@ async def test_a_command_that_gives_up_lets_the_stream_go_on(pair: Pair) -> None
     assert_equal(pair)
 
 
-def begin_journal_anew(pair: Pair) -> None:
+def begin_journal_again(pair: Pair) -> None:
     """What an operator does whose primary's journal is damaged: a new instance of the same database."""
     network = pair.primary.content.network
     release_region(pair.primary, "main", timeout_s=5, force=True)
@@ -236,18 +236,18 @@ async def test_what_was_received_of_a_gone_history_goes_with_a_seed_of_smaller_n
         async def received(seqno: int) -> None:
             await wait_until_async(lambda: receiver.facts["last_received_seqno"] == seqno, what=f"{seqno} is the last")
 
-        for number in range(3):  # the last time, what was received begins at the very number behind the seed
+        for number in range(3):  # the last time, what was received begins at the very number after the seed
             point(pair.primary, "west", receiver)
             source = made.source(pair.primary)
             seeded = await Site(pair, made, receiver, source).seed(restart=number > 0)
             await received(seeded.seqno)
-            await wait_until_async(lambda: receiver.facts["lag_s"] == 0.0, what="nothing is behind")
+            await wait_until_async(lambda: receiver.facts["lag_s"] == 0.0, what="a lag of 0")
             assert receiver.facts["last_applied_seqno"] == seeded.seqno
             write(pair, 3, first=5000 + 10 * number)
             await received(seeded.seqno + 3)
             await source.stop()
             if number < 2:
-                begin_journal_anew(pair)
+                begin_journal_again(pair)
     assert_equal(pair)
 
 
@@ -314,7 +314,7 @@ async def test_a_source_that_knows_no_columns_is_not_asked_for_all_of_them(
 
 
 @pytest.mark.trio
-async def test_a_seed_that_does_not_verify_is_removed_and_comes_anew(pair: Pair) -> None:
+async def test_a_seed_that_does_not_verify_is_removed_and_comes_again(pair: Pair) -> None:
     """A byte turned on the source's disk after it was written."""
 
     def damage() -> None:
@@ -333,8 +333,8 @@ async def test_a_seed_that_does_not_verify_is_removed_and_comes_anew(pair: Pair)
 
 
 @pytest.mark.trio
-async def test_a_file_that_the_journal_has_gone_past_is_made_anew(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The transfer was cut; meanwhile what stands behind the file was pruned."""
+async def test_a_file_that_the_journal_has_gone_past_is_made_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transfer was cut; meanwhile what stands after the file was pruned."""
     failpoint.arm("seed.incoming:3:errno=EIO")
     async with site(pair) as both:
         await both.fails(SeedFailedError, "could not be written")

@@ -18,8 +18,8 @@ from replicate.compare.compare import compare
 from replicate.errors import UsageError
 from replicate.instance.file import WITH_COLUMNS
 from replicate.model.column_list import blank_of
+from replicate.model.table_wish import TableWish
 from replicate.model.transaction import Column
-from replicate.model.wish import TableWish
 from replicate.region.sqlite.digest import TableVerdict
 from replicate.transfer.container import ROWS_FORMAT_VERSION
 from replicate.transfer.seed.file import SeedReader

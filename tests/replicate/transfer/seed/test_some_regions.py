@@ -13,8 +13,8 @@ from typing import Any
 import apsw
 import pytest
 
+from replicate.admin.region_release import release_region
 from replicate.admin.regions import add_region
-from replicate.admin.release import release_region
 from replicate.daemon.files import DaemonFiles
 from replicate.door.pruning import prune_journal
 from replicate.door.recovery.opening import make_chain
@@ -31,7 +31,7 @@ from replicate.errors import (
     TryAgainError,
     UsageError,
 )
-from replicate.filters.content import Content, note_content
+from replicate.filters.whose_words import Content, note_content
 from replicate.system import failpoint
 from replicate.transfer.seed import some_regions
 from replicate.transfer.seed.file import read_header

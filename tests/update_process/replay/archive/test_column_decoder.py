@@ -1,5 +1,5 @@
 """archive/column_decoder.py and arrow_rows.py without Spark: what is read by columns is what is read change by change,
-whoever has packed it, whatever is wrong with it, and wherever it is cut."""
+no matter who has packed it, whatever is wrong with it, and wherever it is cut."""
 
 from __future__ import annotations
 
@@ -162,7 +162,9 @@ GOOD = update(b"\x05", b"\x01", b"\x02", b"\x03")
         (packed(int(Op.COMMENT), 0, 0, ["so"]), False),
     ],
 )
-def test_whoever_has_packed_it_equal_bytes_are_equal_values(payload: bytes, is_quick: bool, slow: list[int]) -> None:
+def test_no_matter_who_has_packed_it_equal_bytes_are_equal_values(
+    payload: bytes, is_quick: bool, slow: list[int]
+) -> None:
     data = frames(GOOD, payload, GOOD)
     found = quickly(data)
     assert bool(slow) is not is_quick
@@ -266,7 +268,7 @@ def test_batches_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [place for rows in found for place in rows.places] == [0] * 20
 
 
-def test_the_collector_is_on_again_whoever_stops_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_collector_is_on_again_no_matter_who_stops_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     data = frames(GOOD)
     monkeypatch.setattr(BlockReader, "steps", lambda _: iter([data, data]))
     source = JournalReader({"path": "here", "columns": "seqno,key"})

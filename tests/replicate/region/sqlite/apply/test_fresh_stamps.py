@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicate.model.registers import Stamp
+from replicate.model.merged_row import Stamp
 from replicate.model.transaction import Op, mask_of
 from replicate.region.protocol import Absorbed
 from replicate.region.sqlite.apply.fresh_stamps import FreshStamps, StampedTable

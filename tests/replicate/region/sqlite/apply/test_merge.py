@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from replicate.errors import ConflictError
-from replicate.model.registers import Stamp
+from replicate.model.merged_row import Stamp
 from replicate.model.transaction import Op, mask_of
 from replicate.region.protocol import Absorbed
 from replicate.region.sqlite.apply.merge import RowMerger

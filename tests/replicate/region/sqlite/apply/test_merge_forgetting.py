@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from replicate.model.registers import Row
+from replicate.model.merged_row import Row
 from replicate.region.sqlite.apply.merge import RowMerger
 from replicate.region.sqlite.row_stamps import key_of
 from tests.harness.merging_sites import Sent, Site, folded, world

@@ -68,7 +68,7 @@ def test_every_world_with_one_that_is_restored_comes_to_rest_in_one_table(
 
 @pytest.mark.parametrize("values", ["u, v", "v, u"])
 def test_one_that_waits_leaves_those_whose_values_it_would_have_had(values: str) -> None:
-    """It comes behind one that has had the first value longer, and before one that has had the other one less long."""
+    """It comes after one that has had the first value longer, and before one that has had the other one less long."""
     schema = ["CREATE TABLE t (id TEXT PRIMARY KEY, u UNIQUE, v UNIQUE) WITHOUT ROWID"]
     early, between, late, here = (Site(number, schema, 0) for number in range(1, 5))
     early.write(f"INSERT INTO t (id, {values}) VALUES ('early', 'p', NULL)", 1)

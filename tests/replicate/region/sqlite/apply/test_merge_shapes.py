@@ -1,6 +1,6 @@
 """Two to five sites, linked in each way: random worlds of rows with unique values, beside brute force.
 
-Clocks are skewed, sites are killed behind an append, one may be restored, and stamps are forgotten in every second
+Clocks are skewed, sites are killed after an append, one may be restored, and stamps are forgotten in every second
 world. At rest all sites have the same transactions, and one table: that to which all of them fold by their stamps.
 """
 

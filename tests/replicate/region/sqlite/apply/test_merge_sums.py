@@ -136,7 +136,7 @@ def test_what_is_added_later_than_a_row_gave_way_begins_from_nothing() -> None:
     assert one.table()["l"] == ("l", "of 2", 5, None)
 
 
-def test_a_site_that_was_killed_behind_a_merged_delete_has_no_more_of_the_sum_than_others() -> None:
+def test_a_site_that_was_killed_after_a_merged_delete_has_no_more_of_the_sum_than_others() -> None:
     """Its journal says of the row that is gone what it had here; of the sum nothing is left."""
     one, other, third = (Site(origin, SCHEMA, 0, ["n"]) for origin in (1, 2, 3))
     one.write("INSERT INTO t VALUES ('k', 'old', 100, NULL)", 1)

@@ -320,7 +320,7 @@ def test_the_steps_of_a_counter_are_one_step_and_the_last() -> None:
         (SEQUENCE, 1, 1, (2, 3)),
         (SEQUENCE, 1, 0, None),
         (COMMENT, 1, 0, ["x"]),
-        (INSERT, 1, 0, (9, "behind the last step")),
+        (INSERT, 1, 0, (9, "after the last step")),
     ],
 )
 def test_steps_of_a_counter_that_do_not_follow_each_other_stay(odd: Change) -> None:
@@ -347,7 +347,7 @@ def test_what_has_no_rowid_stays_where_it_is(odd: Change, alone: bool) -> None:
     assert all(odd[3] not in run.values for run in runs if run.is_uniform)
 
 
-def test_what_can_not_be_hashed_is_left_alone() -> None:
+def test_what_cannot_be_hashed_is_left_alone() -> None:
     changes = [[INSERT, 1, [], (2,)], [INSERT, 1, 0, (1,)]]
     assert [tuple(run[:4]) for run in arranged(*zip(*changes, strict=True), rowid_place)] == [
         tuple(zip(*changes, strict=True))
@@ -476,7 +476,7 @@ def test_after_a_failure_the_changes_as_they_came_name_the_first_one(tmp_path: P
         ([[], 2, "n", 2], JournalDamagedError),
     ],
 )
-def test_values_that_can_not_be_stored_are_refused(tmp_path: Path, values: Any, error: type[Exception]) -> None:
+def test_values_that_cannot_be_stored_are_refused(tmp_path: Path, values: Any, error: type[Exception]) -> None:
     site = Site(tmp_path / "a.db", SCRIPT)
     site.apply(Op.INSERT, "item", 0, 2, "n", 2)
     with pytest.raises(error):

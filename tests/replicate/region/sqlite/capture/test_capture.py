@@ -124,7 +124,7 @@ def test_raise_in_a_trigger(door: FakeDoor, replica: Replica, kind: str) -> None
     replica.check()
 
 
-def test_a_failed_statement_whose_outcome_can_not_be_told_refuses_the_commit(door: FakeDoor) -> None:
+def test_a_failed_statement_whose_outcome_cannot_be_told_refuses_the_commit(door: FakeDoor) -> None:
     connection = door.connect()
     connection.execute("CREATE TABLE u(a UNIQUE ON CONFLICT FAIL, b)")
     connection.execute("INSERT INTO u VALUES (1, 1)")
@@ -278,7 +278,7 @@ def test_a_deferred_foreign_key_fails_the_commit_and_may_be_mended(door: FakeDoo
     replica.check()
 
 
-def test_what_can_not_be_captured_can_only_be_rolled_back(door: FakeDoor) -> None:
+def test_what_cannot_be_captured_can_only_be_rolled_back(door: FakeDoor) -> None:
     connection = door.connect()
     connection.execute("INSERT INTO n VALUES (1, 1)")
     with pytest.raises(sqlite3.NotSupportedError, match="UTF-8"):

@@ -16,7 +16,7 @@ REGION = bytes(16)
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Tables of ours, checkpointed, and a WAL behind them that begins with transaction 9."""
+    """Tables of ours, checkpointed, and a WAL after them that begins with transaction 9."""
     path = tmp_path / "region.db"
     connection = apsw.Connection(str(path))
     connection.pragma("page_size", 512)

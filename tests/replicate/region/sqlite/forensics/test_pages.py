@@ -96,7 +96,7 @@ def test_children_are_told_with_the_highest_rowid_below_them(tmp_path: Path) -> 
     assert (last, found[-1][0]) == (300, 1 << 63)
 
 
-def test_the_first_page_begins_behind_the_header_and_a_table_without_rowids_is_an_index(tmp_path: Path) -> None:
+def test_the_first_page_begins_after_the_header_and_a_table_without_rowids_is_an_index(tmp_path: Path) -> None:
     connection = apsw.Connection(str(tmp_path / "a.db"))
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     connection.execute("CREATE TABLE t (a TEXT PRIMARY KEY, b) WITHOUT ROWID; INSERT INTO t VALUES ('x', 7)").fetchall()

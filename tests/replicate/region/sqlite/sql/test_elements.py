@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from replicate.model.elements import DATA, DEFINITION, SECTION, STORAGE
+from replicate.region.sqlite.allowed_definitions import counter_statements
 from replicate.region.sqlite.apply.statements import LEGACY_ALTER
-from replicate.region.sqlite.definable import counter_statements
 from replicate.region.sqlite.sql.elements import element_of_text
 
 TEXTS = {

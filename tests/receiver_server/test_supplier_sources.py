@@ -1,0 +1,86 @@
+"""One of a supplier's sources: what is freed in the pool is applied, each source by its own numbers."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from receiver_server.supplier_sources import SuppliedSource, SuppliedSources
+
+
+def test_a_stream_begins_where_both_vectors_say() -> None:
+    one = SuppliedSource("b")
+    one.begins(41, 50)
+    assert (one.received_seqno, one.applied_seqno, one.last_seqno, one.backlog) == (40, 40, 50, 10)
+
+
+def test_what_is_freed_is_applied() -> None:
+    one = SuppliedSource("b")
+    one.begins(1, 0)
+    one.received(3, 100, 1)
+    one.received(7, 200, 2)
+    assert one.freed(99) == 0
+    assert one.freed(100) == 3
+    assert (one.backlog, one.last_seqno) == (4, 7)
+    assert one.freed(500) == 7
+
+
+def test_a_stream_that_begins_again_forgets_what_lies_in_the_pool() -> None:
+    one = SuppliedSource("b")
+    one.begins(1, 9)
+    one.received(9, 100, 1)
+    one.begins(4, 12)
+    assert one.freed(1000) == 3
+    one.told(10, 5)
+    assert one.last_seqno == 12, "its word of before is older"
+
+
+def test_it_was_level_once_all_is_applied_that_it_had_at_its_start() -> None:
+    one = SuppliedSource("b")
+    one.begins(1, 4)
+    one.received(3, 100, 1)
+    one.freed(100)
+    assert not one.was_level
+    one.received(9, 200, 2)
+    one.freed(200)
+    assert one.was_level
+    one.was_level = False
+    one.begins(10, 9)
+    assert one.was_level, "nothing is lacking from the start"
+
+
+def test_all_sources_together() -> None:
+    both: SuppliedSources[str] = SuppliedSources()
+    assert (both.last_seqno, both.are_all_connected, both.lag_s(1)) == (None, False, None)
+    both.entered(b"b", "b", "first")
+    both.entered(b"c", "c", "second")
+    for number, one in enumerate(both.looked_at(0), 1):
+        one.begins(1, 10 * number)
+        one.received(number, 100 * number, 1)
+    assert (both.last_seqno, both.received_seqno, both.names, both.are_all_connected) == (30, 3, "b, c", True)
+    assert sum(one.applied_seqno for one in both.looked_at(100)) == 1
+    assert both.left("first") == "second"
+    assert not both.are_all_connected
+    assert [(one["name"], one["is_connected"]) for one in both.facts()] == [("b", False), ("c", True)]
+    assert both.left("second") is None
+    both.by[b"b"].was_level = True
+    assert both.were_level == {"b"}
+    both.forget_levels()
+    assert both.were_level == set()
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 50), st.integers(0, 60)), max_size=20))
+def test_two_sources_in_one_pool_count_each_for_itself(steps: list[tuple[int, int, int]]) -> None:
+    """Records of both lie in turns; what is applied of each is its newest record that was freed whole."""
+    both = [SuppliedSource("b"), SuppliedSource("c")]
+    records: list[list[tuple[int, int]]] = [[], []]
+    address = read = 0
+    for place, (count, size, free) in enumerate(steps):
+        source = both[place % 2]
+        address += size
+        source.received(source.received_seqno + count, address, place)
+        records[place % 2].append((address, source.received_seqno))
+        read = min(address, read + free)
+        for one, found in zip(both, records, strict=True):
+            assert one.freed(read) == max((seqno for end, seqno in found if end <= read), default=0)
+            assert one.applied_seqno <= one.received_seqno <= one.last_seqno

@@ -1,0 +1,675 @@
+"""What other suppliers have committed, applied on a supplier: between its own applications' transactions.
+
+The receive pool counts as its source does; here each transaction gets the next number of our own journal, once the
+regions' locks are held. What our vector covers (it came another way, or is our own) is passed over.
+
+Guarantees: of each origin exactly the next transaction is taken, proven by its chain hash, with the same number from
+nobody else; nothing is applied that its origin did not write by right (model/writers.py); rows, checkpoint records and
+journal move in one commit. The regions' locks are held while a batch is applied, never while one arrives: a large
+transaction is spooled first.
+Leaves to others: who fills the receive pool, when to sleep (process.py), how rows are applied (routes.py)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from replicate.door.barrier import BarrierWatch
+from replicate.door.ledger import Moved
+from replicate.door.secondary import ApplySession
+from replicate.door.writer_check import name_of
+from replicate.errors import (
+    BusyError,
+    ClockAheadError,
+    ConflictError,
+    DamagedError,
+    DivergedError,
+    GapError,
+    NotFoundError,
+    NotSupportedError,
+    NotWriterError,
+    ReplicateError,
+    TurnedBackError,
+)
+from replicate.journal.record import (
+    Head,
+    changes_of,
+    check_frame,
+    decode_batch,
+    large_commit_of,
+    read_head,
+    read_part,
+    renumbered,
+)
+from replicate.journal.spool import Spool, spool_path
+from replicate.limits import PARTITION_STREAM
+from replicate.model.moment import is_ahead, readable
+from replicate.model.ruv import lacks
+from replicate.model.transaction import OF_WRITERS, Catalogue, History, Kind, Op
+from replicate.model.vector import Position, SynchronizationVector
+from replicate.pool import control as word
+from replicate.pool.receive_pool import ReceivedRecord, RecordKind
+from replicate.settings.table import UpdateConfig
+from update_process import plan as plans
+from update_process.aside_for_schema import StandingAside
+from update_process.batch.open_batch import most_bytes
+from update_process.batch.supplied_batch import SuppliedBatch
+from update_process.conflict_file import stopped
+from update_process.gone_suppliers import Parting
+from update_process.merging import Merging
+from update_process.merging_large import ArrivingLarge, LargeTurn, partitions_of
+from update_process.plan import Window
+from update_process.routes import Routes
+from update_process.supplier_upkeep import Tending
+from update_process.window.columns import PAYLOAD
+from update_process.window.columns import joined as joined_changes
+from update_process.window.lacking import InStep, Lacking
+from update_process.work_result import Done, Waiting
+
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Most frames of a batch: applications wait that long for the region."""
+WINDOW_BYTES: Final = 256 * 1024
+RECORDS_MAX: Final = 256
+FINISHED_MAX: Final = 64
+
+
+class Arrivals(Protocol):
+    """Where received transactions are: the receive pool, which has these, or packets (packet_feed.py)."""
+
+    capacity: int
+
+    @property
+    def written_address(self) -> int: ...
+    @property
+    def read_address(self) -> int: ...
+    def peek(self, address: int | None = None, /) -> Iterable[ReceivedRecord]: ...
+    def free(self, upto_address: int, /) -> None: ...
+    def note_applied(self, applied_seqno: int, durable_seqno: int, /) -> None: ...
+    def restart_requested(self) -> int: ...
+    def request_restart(self) -> int: ...
+    def restart_done(self, number: int, /) -> bool: ...
+
+
+class SupplierApplier:
+    """As `Applier`, of a supplier, which may have several sources."""
+
+    def __init__(
+        self,
+        session: ApplySession,
+        pool: Arrivals,
+        settings: UpdateConfig,
+        *,
+        conflict_directory: Path,
+        streams: bool = True,
+    ) -> None:
+        """`streams`: what arrives may be asked to begin again."""
+        self._streams = streams
+        self.session = session
+        self.pool = pool
+        self._settings = settings
+        self._conflict_directory = conflict_directory
+        self._words = session.door.words
+        self._barrier = BarrierWatch(session.door)
+        self._routes = Routes(session)
+        self._merging = Merging(session, self._routes)
+        self._tending = Tending(session, self._merging, settings.tell_seen_s)
+        self._parting = Parting(session)
+        self._standing = StandingAside(session, self._parting)
+        self._batch_bytes = min(BATCH_BYTES, most_bytes(settings, session.door.instance.config, pool.capacity))
+        self._larges: dict[tuple[int, int], ArrivingLarge] = {}
+        """Large transactions that arrive, by origin and token: each source may send one."""
+        self._finished: deque[tuple[int, int]] = deque(maxlen=FINISHED_MAX)
+        """Those that were committed lately: parts of them may still come from another source."""
+        self._instances: dict[int, bytes] = {}
+        """Of each origin that was met, the instance that writes it."""
+        self._retired_seen: tuple[int, frozenset[bytes]] = (-1, frozenset())
+        """The generation of the writers, and those of them that are retired."""
+        self._careful_until = 0
+        """Before this address each transaction is a batch of its own: a batch of several has failed."""
+        self._each_until = 0
+        """Before this address what is received is not all in step with our journal."""
+        self._restart_asked = pool.restart_requested()
+        self._fresh = True
+
+    @property
+    def applied_seqno(self) -> int:
+        """The last transaction of our own journal."""
+        return self.session.position.last_seqno
+
+    @property
+    def next_seqno(self) -> int:
+        """The number that the next transaction gets here, if no application commits before."""
+        return self.applied_seqno + 1
+
+    @property
+    def arrived(self) -> int:
+        """Up to where there is something to apply, as `place` counts: an address of the pool, which several sources
+        fill."""
+        return self.pool.written_address
+
+    @property
+    def place(self) -> int:
+        """Up to where it is applied, and freed: the Receiver Server knows by that."""
+        return self.pool.read_address
+
+    def awaited(self) -> dict[str, float]:
+        """Suppliers that have not told that they have what several write, and since when (seconds since 1970)."""
+        return self._tending.awaited()
+
+    def told(self) -> dict[str, dict[str, int]]:
+        """See Tending."""
+        return self._tending.told()
+
+    def left(self, upto: int) -> int:
+        """Transactions up to that place that are not applied."""
+        waiting = (one for one in self.pool.peek(None) if one.kind is not RecordKind.PARTS and one.address < upto)
+        return sum(one.count for one in waiting if one.kind is not RecordKind.CATALOGUE)
+
+    def publish(self) -> None:
+        """Tell the Receiver Server how far we are."""
+        self.pool.note_applied(self.applied_seqno, self._words[word.LAST_DURABLE_SEQNO])
+
+    def close(self) -> None:
+        """Take back what is not committed. The session and the pool stay the caller's."""
+        self._barrier.close()
+        self._abandon()
+
+    def tell(self) -> None:
+        """Say what is to be said without waiting for the time to come: what was applied, and that nothing comes from
+        those that are gone for good. No stream runs, and the receive pool is empty. Raises what a commit raises."""
+        if self._parting.look():
+            self._parting.asked()
+            self._parting.dropped()
+            self._parting.work()
+        self._standing.work()
+        self._tending.tend(at_once=True)
+
+    @property
+    def has_to_part(self) -> bool:
+        """Whether somebody is gone for good, and it was not said here that nothing comes from it any more."""
+        return self._parting.look() and self._parting.wants_restart
+
+    def begin_early(self) -> bool:
+        """Never: the regions are the applications', too."""
+        return False
+
+    def work(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> Done:
+        """As `Applier.work`. Raises ConflictError, NotWriterError, ClockAheadError, TurnedBackError, GapError, other
+        DamagedErrors, and the machine's errors. After any of them nothing is open, what came before is committed."""
+        done = Done()
+        deadline_s = time.monotonic() + seconds
+        try:
+            if self._streams:
+                if self._parting.look():
+                    self._part(done)
+                self._standing.work()
+            while True:
+                done.waiting = self._step(done)
+                if (is_idle := done.waiting is Waiting.NOTHING) or self._tending.is_full:
+                    self._tending.tend(is_idle=is_idle)
+                if done.waiting is not Waiting.MORE or time.monotonic() >= deadline_s or stop():
+                    return done
+        except BaseException:
+            self._abandon()
+            raise
+        finally:
+            self.publish()
+
+    def _abandon(self) -> None:
+        self.session.rollback()
+        for large in self._larges.values():
+            large.abort()
+        self._larges.clear()
+
+    def _step(self, done: Done) -> Waiting:
+        if self._restart_asked:
+            if not self.pool.restart_done(self._restart_asked):
+                return Waiting.RESTART
+            self._restart_asked = 0
+            self._parting.dropped()
+            self._parting.work()
+        records: list[ReceivedRecord] = []
+        size_bytes = 0
+        for record in self.pool.peek(None):
+            records.append(record)
+            size_bytes += len(record.data)
+            if size_bytes >= self._batch_bytes or len(records) >= RECORDS_MAX or record.kind is not RecordKind.FRAMES:
+                break
+        if not records:
+            return Waiting.PART if self._larges else Waiting.NOTHING
+        first = records[0]
+        try:
+            match first.kind:
+                case RecordKind.CATALOGUE:
+                    self._take_catalogue(first)
+                    return Waiting.MORE
+                case RecordKind.PARTS:
+                    return self._take_parts(first, done)
+                case RecordKind.LARGE:
+                    return self._commit_large(first, done)
+            return self._take_frames([one for one in records if one.kind is RecordKind.FRAMES], done)
+        except GapError as error:
+            self._refuse_own({error.facts.get("origin")})
+            if not self._fresh:
+                raise
+            return self._ask_restart(str(error), done)
+
+    def _ask_restart(self, why: str, done: Done) -> Waiting:
+        self._abandon()
+        self.publish()
+        done.text = why
+        self._parting.asked()
+        self._restart_asked = self.pool.request_restart()
+        return Waiting.RESTART
+
+    def _part(self, done: Done) -> None:
+        """Somebody is gone for good."""
+        if self._parting.wants_restart and not self._restart_asked:
+            self._ask_restart("a supplier is gone for good: what came from it before comes by way of others", done)
+        self._parting.work()
+
+    def _begin(self, done: Done) -> Waiting | None:
+        """None: the regions are ours, and the tables known; else what is waited for, and nothing is held."""
+        try:
+            self.session.begin()
+        except BusyError as error:
+            done.text = str(error)
+            return Waiting.LOCK
+        barrier_seqno = self._barrier.seqno()
+        if barrier_seqno and self.session.position.last_seqno >= barrier_seqno:
+            self.session.rollback()
+            return Waiting.BARRIER
+        self._merging.begin()
+        return None
+
+    def _take_catalogue(self, record: ReceivedRecord) -> None:
+        catalogue = Catalogue.unpack(decode_batch(record.data)[2][PAYLOAD:])
+        self._routes.take_definitions(catalogue)
+        self._instances |= {one.origin.key: one.instance for one in catalogue.histories}
+        self.pool.free(record.next_address)
+
+    # Whole transactions.
+
+    def _take_frames(self, records: list[ReceivedRecord], done: Done) -> Waiting:
+        waiting = self._begin(done)
+        if waiting is not None:
+            return waiting
+        lacking = self._in_step(records) or self._lacking(records)
+        if not lacking.count:
+            self.session.rollback()
+            self._free(records, lacking.looked)
+            done.skipped += lacking.skipped
+            return Waiting.MORE
+        try:
+            count = self._apply(lacking, done)
+        except TurnedBackError:
+            raise
+        except (ClockAheadError, DamagedError, NotSupportedError, NotWriterError) as error:
+            self.session.rollback()
+            if isinstance(lacking, InStep):  # look at each frame
+                self._each_until = records[-1].next_address
+                return Waiting.MORE
+            if lacking.count > 1:  # take them one by one: what comes before the one that fails is well
+                self._careful_until = records[-1].next_address
+                return Waiting.MORE
+            raise self._stopped(error, read_head(lacking.windows[0])) from error
+        self._fresh = False
+        done.transactions += count
+        done.batches += 1
+        if count == lacking.count:
+            done.skipped += lacking.skipped
+            self._free(records, lacking.looked)
+        else:
+            self._free(records, lacking.places[count])
+        return Waiting.MORE
+
+    def _lacking(self, records: list[ReceivedRecord]) -> Lacking:
+        before = self.session.position
+        lacking = Lacking(dict(before.chains), before.last_seqno + 1, WINDOW_BYTES)
+        for record in records:
+            most = 1 if record.address < self._careful_until else self._settings.batch_transactions
+            if not lacking.take(record.data, most, self._batch_bytes):
+                break
+        lacking.end_window()
+        return lacking
+
+    def _in_step(self, records: list[ReceivedRecord]) -> InStep | None:
+        """Where one supplier writes and we follow, frames bear our numbers already: whole records are taken as they
+        are, if all that is in them is next. None where that is not so."""
+        before = self.session.position
+        if records[0].address < max(self._each_until, self._careful_until):
+            return None
+        taken = InStep(before, self._settings.batch_transactions, self._batch_bytes)
+        for record in records:
+            if not taken.take(record.data, record.first_seqno, record.count):
+                break
+        return taken if taken.count else None
+
+    def _apply(self, lacking: Lacking | InStep, done: Done) -> int:
+        """Apply and commit as many of them as go together, one at least; how many."""
+        batch = SuppliedBatch(self.session.position, is_alone=lacking.count == 1)
+        merging, resolver = self._merging, None
+        for data, number in zip(lacking.windows, lacking.counts, strict=True):
+            decoded = decode_batch(data, tuples=True, count=number)
+            window = plans.open_window(data, decoded, batch.next_seqno, batch.points, [(len(data), 0)])
+            stop = number if not window.alone else max(window.alone[0], int(not batch.count))
+            if not stop:
+                break
+            batch.defines = stop == 1 and window.alone[:1] == [0]
+            is_met = merging.is_active and not batch.defines
+            if not batch.admits(merging.merges(window, batch.position) if is_met else None):
+                break
+            if batch.merges:
+                stop, after = self._merge(batch, window, stop)
+                if merging.oversized is not None or merging.removes_much:
+                    return self._commit_oversized(batch, window, batch.count + stop, done)
+            else:
+                after = self._follow(batch, window, stop)
+            bodies = window.bodies[:stop]
+            batch.took(bodies, after)
+            if merging.is_active:
+                self._tending.applied(bodies)
+            resolver = merging.resolver(after) if batch.merges else None
+            if stop < number or batch.defines or resolver is not None:
+                break
+        self._commit(batch, resolver, done)
+        return batch.count
+
+    def _merge(self, batch: SuppliedBatch, window: Window, stop: int) -> tuple[int, Position]:
+        """Apply a window's first `stop` transactions where somebody has written beside them; fewer where one of them
+        has rows give way. How many, and the position after them."""
+        after = window.position_at(batch.position, 0, stop, self._routes.partition_of)
+        self._refuse_others(batch.position, after, self._merging.removed_by(window, stop))
+        if not batch.count and batch.is_alone:  # it may be taken back
+            self._merging.mark(batch.before)
+        elif not batch.count:
+            self._merging.absorb(batch.before)
+        frames = self._merging.take(window, stop)
+        batch.add_frames(frames, window.ends[: self._merging.taken])
+        if self._merging.taken < stop:
+            stop = self._merging.taken
+            after = window.position_at(batch.position, 0, stop, self._routes.partition_of)
+        return stop, after
+
+    def _follow(self, batch: SuppliedBatch, window: Window, stop: int) -> Position:
+        """Apply a window's first `stop` transactions as they are; the position after them."""
+        after = window.position_at(batch.position, 0, stop, self._routes.partition_of)
+        self._make(batch, window, stop)
+        if self._merging.is_active:
+            self._merging.follow(window, stop)
+            self._refuse_others(batch.position, after, self._merging.removed_by(window, stop))
+        batch.add_frames([window.frames(0, stop)], window.ends[:stop])
+        return after
+
+    def _commit(self, batch: SuppliedBatch, resolver: tuple[bytes, Position] | None, done: Done) -> None:
+        """Commit what was taken, with our own transaction that has all suppliers remove what was removed here."""
+        self._make_scattered(batch, batch.position.last_seqno)
+        if not self._merging.is_active:
+            self._refuse_others(batch.before, batch.position)
+        places = batch.places
+        self._refuse_own(places)
+        self._refuse_ahead(batch.csn, places)
+        if resolver is not None:
+            batch.took_own(*resolver)
+            places = batch.places
+        before, position = batch.before, batch.position
+        if batch.merges:
+            self._merging.finish(position.last_seqno, position)
+        elif self._merging.is_active and self._merging.lags(before.last_seqno):
+            self._merging.look(before)
+        frames, last = batch.for_journal()
+        moved = Moved(places, batch.csn)
+        self.session.commit(frames, position, batch.csn, last=last, defines=batch.defines, moved=moved)
+        if self._merging.is_active:
+            self._merging.committed(done)
+        done.bytes += batch.size_bytes
+        if batch.defines:
+            self._merging.forget_tables()
+
+    def _commit_oversized(self, batch: SuppliedBatch, window: Window, count: int, done: Done) -> int:
+        """Commit the last of `count` transactions that were taken, which came to more than a frame holds, or to which
+        more gives way than one does: it comes alone, so NotSupportedError where it is not the only one. How many were
+        committed: where rows give way, that is committed first, and it comes again."""
+        try:
+            removed = list(self._merging.removed)
+            if count > 1 or (removed and not batch.is_alone):
+                raise NotSupportedError("a transaction that was merged comes alone")
+            if removed:
+                self._merging.take_back()
+                self._merging.give_way(batch.position, removed, done)
+                return 0
+            body = window.bodies[0]
+            self._refuse_own((body[4],))
+            self._refuse_ahead(body[6], (body[4],))
+            position = window.position_at(batch.position, 0, 1, self._routes.partition_of)
+            self._merging.finish(position.last_seqno, position)
+            self._merging.commit_oversized(read_head(window.frames(0, 1)), position)
+            self._merging.committed(done)
+            return 1
+        finally:
+            self._merging.give_up_oversized()
+
+    def _make(self, batch: SuppliedBatch, window: Window, stop: int) -> None:
+        """Make the changes of a window's first `stop` transactions; those here and there in a table wait for the others
+        of the batch, and are made in the order of their rows."""
+        plain, last_seqno = window.plain, window.first_seqno + stop - 1
+        if plain is not None and not batch.is_alone and (batch.scattered or plain.is_scattered):
+            batch.scattered.append(plain.changes(0, stop))
+            return
+        self._make_scattered(batch, window.first_seqno - 1)
+        if plain is not None:
+            self._routes.apply_plain(plain.changes(0, stop), last_seqno)
+            return
+        bodies = window.bodies[:stop]
+        if len(bodies) == 1 and bodies[0][0] == Kind.HISTORY:
+            history = History.unpack(bodies[0][PAYLOAD:], bodies[0][1])
+            self._refuse_newer_self(history)
+            self._instances[history.origin.key] = history.instance
+        elif len(bodies) == 1 and _names_writer(changes_of(bodies[0])):
+            self.session.names_writer()
+        self._routes.apply_bodies(bodies)
+
+    def _make_scattered(self, batch: SuppliedBatch, last_seqno: int) -> None:
+        if batch.scattered:
+            self._routes.apply_plain(joined_changes(batch.scattered), last_seqno, is_sorted=True)
+            batch.scattered.clear()
+
+    def _refuse_own(self, origins: Collection[object]) -> None:
+        """TurnedBackError where one of them is this very incarnation, and so should have written what came, or comes
+        before it: applications commit between two batches, and all of theirs was known when the batch was begun."""
+        if self._words[word.OWN_ORIGIN] in origins:
+            name = self.session.door.instance.name
+            raise TurnedBackError(f"a source has more of what {name} writes itself than {name} has")
+
+    def _refuse_newer_self(self, history: History) -> None:
+        """An incarnation of ours that this site has not begun: TurnedBackError while it waits for what it had, which
+        may be more than one of them; else DivergedError, for it may be that one like us still writes."""
+        content = self.session.door.instance.content
+        if history.instance != content.uuid or history.incarnation <= content.incarnation:
+            return
+        if content.is_restoring:
+            raise TurnedBackError(f"a source has incarnation {history.incarnation} of {content.name}")
+        raise DivergedError(
+            f"{content.name} has begun incarnation {history.incarnation} elsewhere, and is {content.incarnation} here",
+            do="If a copy of it runs, stop one of both for good. If this one was turned back with its machine, make a "
+            "new copy of it (`replicate help suppliers`)",
+            incarnation=history.incarnation,
+        )
+
+    def _refuse_ahead(self, csn: int, origins: Collection[int]) -> None:
+        """ClockAheadError for what is from too far in the future: all of ours would bear its time from then on. The one
+        that the Update Process stops with is of one transaction, and so of one origin."""
+        if is_ahead(csn, time.time_ns() // 1000, int(self._settings.clock_ahead_max_s * 1_000_000)):
+            writer = name_of(self.session.door, self._instance_of(next(iter(origins))))
+            raise ClockAheadError(
+                f"a transaction of {writer} bears the time {readable(csn)}, too far ahead of this host's clock",
+                do="Set right whichever clock is wrong. To take what was written under it, raise [update] "
+                "clock_ahead_max_s for so long (nothing from 2100 on is taken)",
+                csn=csn,
+            )
+
+    def _refuse_others(
+        self, before: Position, position: Position, removers: Collection[tuple[int, int]] = frozenset()
+    ) -> None:
+        """NotWriterError, NotFoundError unless each origin has only changed what its instance writes, and none is
+        retired. `removers`: origin and partition of what removes rows for their unique values, as any supplier may."""
+        raised = position.vector.beyond(before.vector)
+        self._refuse_retired(origin for origin, _ in SynchronizationVector(raised))
+        touched: dict[int, set[int]] = {}
+        for origin, partition in SynchronizationVector(raised):
+            if partition != PARTITION_STREAM and (origin, partition) not in removers:
+                touched.setdefault(origin, set()).add(partition)
+        if not touched:
+            return
+        writers = self.session.writers()
+        known = self.session.door.instance.partitions_now()
+        for origin, partitions in touched.items():
+            instance = self._instance_of(origin)
+            for partition in writers.not_of(instance, partitions):
+                raise NotWriterError(
+                    f"origin {origin:08x} has changed partition {known.name(partition)}, which another supplier writes",
+                    do="Compare both sites: one of them was restored from a backup, or its databases were changed",
+                    origin=origin,
+                    partition=partition,
+                )
+
+    def _refuse_retired(self, origins: Iterable[int]) -> None:
+        """NotWriterError for what comes of a supplier that is retired: all have what anybody took of it before.
+        NotFoundError for what comes of nobody knows whom."""
+        generation = self._words[word.WRITERS_GENERATION]
+        if self._retired_seen[0] != generation:
+            self._retired_seen = generation, self.session.writers().retired
+        retired = self._retired_seen[1]
+        for origin in origins:
+            if self._instance_of(origin) in retired:
+                raise NotWriterError(
+                    f"origin {origin:08x} goes on writing, and is retired",
+                    do="The supplier that sends it took it from one that was said to be gone for good, and did not "
+                    "know that: make both again, and seed them (`replicate help suppliers`)",
+                    origin=origin,
+                )
+
+    def _instance_of(self, origin: int) -> bytes:
+        if origin not in self._instances:
+            histories = self.session.door.catalogue_now().histories
+            self._instances |= {one.origin.key: one.instance for one in histories}
+        try:
+            return self._instances[origin]
+        except KeyError:
+            raise NotFoundError(
+                f"transactions of origin {origin:08x} came, and no record has said who that is",
+                do="Nothing was applied. Verify the source's journal: replicate -i SOURCE journal verify",
+                origin=origin,
+            ) from None
+
+    def _stopped(self, error: ReplicateError, head: Head) -> ReplicateError:
+        """The error to stop with; a conflict's images are in its file."""
+        seqno = self.session.position.last_seqno + 1
+        told = stopped(error, seqno, self._conflict_directory)
+        if not isinstance(told, ConflictError):
+            told.facts.setdefault("source_seqno", head.seqno)
+            return told
+        return ConflictError(
+            told.what,
+            where=told.where,
+            do=f"Somebody wrote here beside the suppliers. Look at both images: replicate -i INSTANCE conflict show "
+            f"{seqno}. Make the row here as it was expected, and run: replicate -i INSTANCE update start",
+            **told.facts,
+        )
+
+    def _free(self, records: list[ReceivedRecord], taken: int) -> None:
+        """The first `taken` transactions of these records are done with."""
+        for record in records:
+            taken -= record.count
+            if taken < 0:
+                break  # the rest of it is taken again, and what is known by then is passed over
+            self.pool.free(record.next_address)
+
+    # Large transactions.
+
+    def _take_parts(self, record: ReceivedRecord, done: Done) -> Waiting:
+        """Two sources may send the same one, and a stream that was cut begins again with its first part: a part that is
+        here is passed over."""
+        head, number, _ = read_part(record.data)
+        name = head.origin, head.csn
+        large = self._larges.get(name)
+        expected = 0 if large is None else large.spool.part_count
+        if name in self._finished:
+            self.pool.free(record.next_address)
+            return Waiting.MORE
+        if number > expected:
+            return self._ask_restart(
+                f"part {expected} of transaction {record.first_seqno} should come next, but part {number} came", done
+            )
+        if large is None:
+            directory = self.session.door.instance.journal_directory
+            spool = Spool.receiving(spool_path(directory, int.from_bytes(os.urandom(8), "big")))
+            large = self._larges[name] = ArrivingLarge(record.first_seqno, spool)
+        done.parts += large.take(record.data, min(expected - number, record.count))
+        done.bytes += len(record.data)
+        self.pool.free(record.next_address)
+        return Waiting.MORE
+
+    def _commit_large(self, record: ReceivedRecord, done: Done) -> Waiting:
+        head = check_frame(record.data)
+        body = decode_batch(record.data)[2]
+        token = (large_commit_of(body) or (0,))[0]
+        large = self._larges.get((head.origin, token))
+        waiting = self._begin(done)
+        if waiting is not None:
+            return waiting
+        before = self.session.position
+        if not lacks(before.chains, head.origin, head.origin_seqno):
+            self.session.rollback()
+            self._forget(head.origin, token)
+            done.skipped += 1
+            self._free([record], 1)
+            return Waiting.MORE
+        self._refuse_own((head.origin,))
+        self._refuse_ahead(head.csn, (head.origin,))
+        if large is None:
+            return self._ask_restart(f"transaction {record.first_seqno} ended, but its parts are not here", done)
+        frame = renumbered(record.data, before.last_seqno + 1, self._words[word.LAST_DURABLE_SEQNO])
+        large.seqno = before.last_seqno + 1
+        turn = LargeTurn(self.session, self._routes, self._merging, large, frame)
+        try:
+            if removed := turn.make(before):
+                self._merging.give_way(before, removed, done)
+                return Waiting.MORE
+            position = large.finish(frame, decode_batch(frame)[2], before)
+            is_remover = large.removes and large.removes_only
+            removers = {(head.origin, one) for one in partitions_of(frame)} if is_remover else frozenset()
+            self._refuse_others(before, position, removers)
+            turn.commit(position, done)
+        except (ConflictError, NotSupportedError, NotWriterError) as error:
+            self._abandon()
+            raise self._stopped(error, head) from error
+        finally:
+            turn.abort()
+        if self._merging.is_active:
+            self._tending.applied([body])
+        del self._larges[head.origin, token]
+        self._finished.append((head.origin, token))
+        self._fresh = False
+        if large.defines:
+            self._merging.forget_tables()
+        done.transactions += 1
+        done.batches += 1
+        self._free([record], 1)
+        return Waiting.MORE
+
+    def _forget(self, origin: int, token: int) -> None:
+        """Of a large transaction that came another way meanwhile."""
+        large = self._larges.pop((origin, token), None)
+        self._finished.append((origin, token))
+        if large is not None:
+            large.abort()
+
+
+def _names_writer(changes: Sequence[Any]) -> bool:
+    found = zip(changes[0::4], changes[3::4], strict=True)
+    return any(op == Op.REGION and values[0] in OF_WRITERS for op, values in found)
