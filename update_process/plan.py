@@ -213,7 +213,7 @@ class Window:
     """
 
     first_seqno: int
-    data: bytes
+    data: bytes | bytearray
     bodies: Sequence[Any]
     ends: list[int]
     alone: list[int]
@@ -238,8 +238,8 @@ class Window:
     def frames(self, start: int, stop: int) -> bytes:
         """The untouched bytes of the frames `start` to `stop` (exclusive)."""
         if start == 0 and stop == len(self.bodies):
-            return self.data
-        return self.data[self.offset(start) : self.offset(stop)]
+            return bytes(self.data)
+        return bytes(self.data[self.offset(start) : self.offset(stop)])
 
     def lying(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Of the frames `start` to `stop` (exclusive) those of each record: first, after the last, how much further

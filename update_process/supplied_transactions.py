@@ -67,7 +67,8 @@ from update_process.routes import Routes
 from update_process.supplier_upkeep import Tending
 from update_process.window.columns import PAYLOAD
 from update_process.window.columns import joined as joined_changes
-from update_process.window.lacking import InStep, Lacking
+from update_process.window.lacking import InOrder, Lacking
+from update_process.window.renumbering import Renumbering
 from update_process.work_result import Done, Waiting
 
 BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -131,7 +132,8 @@ class SupplierApplier:
         self._careful_until = 0
         """Before this address each transaction is a batch of its own: a batch of several has failed."""
         self._each_until = 0
-        """Before this address what is received is not all in step with our journal."""
+        """Before this address what is received is looked at frame by frame: whole records were not what they seemed."""
+        self._renumbering = Renumbering()
         self._restart_asked = pool.restart_requested()
         self._fresh = True
 
@@ -298,7 +300,7 @@ class SupplierApplier:
         waiting = self._begin(done)
         if waiting is not None:
             return waiting
-        lacking = self._in_step(records) or self._lacking(records)
+        lacking = self._in_order(records) or self._lacking(records)
         if not lacking.count:
             self.session.rollback()
             self._free(records, lacking.looked)
@@ -310,7 +312,7 @@ class SupplierApplier:
             raise
         except (ClockAheadError, DamagedError, NotSupportedError, NotWriterError) as error:
             self.session.rollback()
-            if isinstance(lacking, InStep):  # look at each frame
+            if isinstance(lacking, InOrder):  # look at each frame
                 self._each_until = records[-1].next_address
                 return Waiting.MORE
             if lacking.count > 1:  # take them one by one: what comes before the one that fails is well
@@ -337,25 +339,26 @@ class SupplierApplier:
         lacking.end_window()
         return lacking
 
-    def _in_step(self, records: list[ReceivedRecord]) -> InStep | None:
-        """Where one supplier writes and we follow, frames bear our numbers already: whole records are taken as they
-        are, if all that is in them is next. None where that is not so."""
+    def _in_order(self, records: list[ReceivedRecord]) -> InOrder | None:
+        """Whole records of one origin, if all that is in them is next: to look at each frame takes three times as long
+        as to give all of them our numbers. None where that is not so, or so of little while more waits."""
         before = self.session.position
         if records[0].address < max(self._each_until, self._careful_until):
             return None
-        taken = InStep(before, self._settings.batch_transactions, self._batch_bytes)
-        for record in records:
-            if not taken.take(record.data, record.first_seqno, record.count):
-                break
-        return taken if taken.count else None
+        taken = InOrder(before, self._settings.batch_transactions, self._batch_bytes, WINDOW_BYTES)
+        is_all = all(taken.take(record.data, record.first_seqno, record.count) for record in records)
+        taken.end_window()
+        return taken if is_all or taken.size_bytes >= WINDOW_BYTES else None
 
-    def _apply(self, lacking: Lacking | InStep, done: Done) -> int:
+    def _apply(self, lacking: Lacking | InOrder, done: Done) -> int:
         """Apply and commit as many of them as go together, one at least; how many."""
         batch = SuppliedBatch(self.session.position, is_alone=lacking.count == 1)
         merging, resolver = self._merging, None
         for data, number in zip(lacking.windows, lacking.counts, strict=True):
             decoded = decode_batch(data, tuples=True, count=number)
-            window = plans.open_window(data, decoded, batch.next_seqno, batch.points, [(len(data), 0)])
+            window = plans.open_window(data, decoded, batch.next_seqno + lacking.ahead, batch.points, [(len(data), 0)])
+            if lacking.ahead:
+                window = self._renumbering.window(window, decoded, batch.next_seqno, every=merging.is_active)
             stop = number if not window.alone else max(window.alone[0], int(not batch.count))
             if not stop:
                 break
@@ -402,7 +405,7 @@ class SupplierApplier:
         if self._merging.is_active:
             self._merging.follow(window, stop)
             self._refuse_others(batch.position, after, self._merging.removed_by(window, stop))
-        batch.add_frames([window.frames(0, stop)], window.ends[:stop])
+        batch.add_frames([window.data if stop == len(window.bodies) else window.frames(0, stop)], window.ends[:stop])
         return after
 
     def _commit(self, batch: SuppliedBatch, resolver: tuple[bytes, Position] | None, done: Done) -> None:

@@ -27,6 +27,7 @@ from tests.harness.instances import lose_pool
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, work_through
 from update_process.supplied_transactions import SupplierApplier
+from update_process.window.lacking import Lacking
 from update_process.work_result import Waiting
 
 
@@ -53,6 +54,23 @@ def test_what_comes_back_is_passed_over(two: Suppliers) -> None:
     assert (done.transactions, done.skipped) == (2, 0), "the start is after what came from there"
     done = two.carry("a", "b")
     assert (done.transactions, done.batches) == (0, 0)
+    two.assert_converged()
+
+
+def test_what_one_writes_is_taken_in_whole_records_under_our_numbers(
+    two: Suppliers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two.write("a", 30)
+    two.write("b", 2)
+    assert two.last_seqno("a") != two.last_seqno("b") + 30
+
+    def one_by_one(*_: object) -> bool:
+        raise AssertionError("the frames are looked at one by one")
+
+    monkeypatch.setattr(Lacking, "take", one_by_one)
+    assert two.carry("a", "b").transactions == 30
+    monkeypatch.undo()
+    two.level()
     two.assert_converged()
 
 

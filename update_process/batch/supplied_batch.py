@@ -38,7 +38,7 @@ class SuppliedBatch:
     """The last one changes tables."""
     merges: bool | None = None
     """Whether they are looked at row by row. None: they change nothing that several write, so far."""
-    frames: list[bytes] = field(default_factory=list)
+    frames: list[bytes | bytearray] = field(default_factory=list)
     last_at: int = 0
     """Where in the last of `frames`, which may hold several, its last one begins."""
     scattered: list[Changes] = field(default_factory=list)
@@ -65,7 +65,7 @@ class SuppliedBatch:
         self.merges = merges
         return True
 
-    def add_frames(self, frames: Sequence[bytes], ends: Sequence[int]) -> None:
+    def add_frames(self, frames: Sequence[bytes | bytearray], ends: Sequence[int]) -> None:
         """These are to stand in our journal: each transaction's by itself, or all as they lie in a window, where each
         ends at one of `ends`."""
         self.frames += frames

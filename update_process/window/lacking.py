@@ -1,10 +1,11 @@
 """Of frames that another supplier has sent those that are next here, as they stand in our own journal.
 
-Guarantees: every frame's check is verified; of each origin only what is not known goes on. Another transaction under
-its last known number is refused, and so is one that was left out as known and is not. What goes on has our numbers, its
-ORIGIN part untouched; a frame that bears its number already, as where one supplier writes and the others follow, is
-taken as it lies.
-Leaves to others: whether an origin goes on without a gap, and its chain hash (plan.open_window verifies both). Pure.
+Guarantees: of each origin only what is not known goes on. Another transaction under its last known number is refused,
+and so is one that was left out as known and is not. Where frames are looked at one by one (`Lacking`) each check is
+verified, and what goes on has our numbers, its ORIGIN part untouched; a frame that bears its number already is taken as
+it lies. What is taken in whole records (`InOrder`) is as it came.
+Leaves to others: whether an origin goes on without a gap, and its chain hash (plan.open_window verifies both), and our
+numbers for whole records (renumbering.py). Pure.
 """
 
 from __future__ import annotations
@@ -27,12 +28,17 @@ NOTHING: Final = (-1, 0)
 _NULL: Final = int(Kind.NULL)
 _STANDS_FOR: Final = pack_elements(KNOWN_THERE, [])[0]
 """The payload of a NULL record that stands for what its sender takes to be known here."""
+_start_of_origin: Final = struct.Struct(">BIBQ").pack
+"""ORIGIN and ORIGIN_SEQNO with their markers, as they stand in a frame."""
 _put_seqno: Final = struct.Struct(">Q").pack_into
 _put_check: Final = struct.Struct(">I").pack_into
 
 
 class Lacking:
     """Frames for one batch, in windows. `known`: where each origin stands after them; `next_seqno`: of ours."""
+
+    ahead: Final = 0
+    """As of `InOrder`: what it gives has our numbers."""
 
     def __init__(self, known: MutableMapping[int, tuple[int, int]], next_seqno: int, window_bytes: int) -> None:
         """`window_bytes`: so many are decoded together."""
@@ -135,21 +141,29 @@ class Lacking:
         self.next_seqno += count
 
 
-class InStep:
-    """The same of whole records whose frames are all next, and bear our numbers, as the first frame of each tells; that
-    the others are so is for plan.open_window to prove."""
+class InOrder:
+    """The same of whole records whose frames are all next and of one origin, as the first one and the number of the
+    last one tell; that the others are so is for plan.open_window to prove. They bear their source's numbers."""
 
-    def __init__(self, before: Position, most: int, room_bytes: int) -> None:
-        """`before`: where our journal ends. `most`: transactions, `room_bytes`: of their frames."""
-        self._chains = before.chains
-        self._next_seqno = before.last_seqno + 1
+    def __init__(self, before: Position, most: int, room_bytes: int, window_bytes: int) -> None:
+        """`before`: where our journal ends. `most`: transactions, `room_bytes`: of their frames. `window_bytes`: so
+        many are decoded together."""
+        self._before = before
+        self._next_seqno = 0
         self._origin = self._next_origin_seqno = 0
         self._most = most
         self._room_bytes = room_bytes
+        self._window_bytes = window_bytes
+        self._pieces: list[bytes] = []
+        self._piece_bytes = self._piece_count = 0
         self.windows: list[bytes] = []
         self.counts: list[int] = []
+        """Transactions of each window."""
+        self.ahead = 0
+        """By how much their numbers are above those that they get here."""
         self.count = 0
         self.skipped = 0
+        self.size_bytes = 0
 
     @property
     def looked(self) -> int:
@@ -163,22 +177,42 @@ class InStep:
 
     def take(self, data: bytes, first_seqno: int, count: int) -> bool:
         """Take a record; False when it is not so, or there is no room for it."""
-        if first_seqno != self._next_seqno or self.count + count > self._most or len(data) > self._room_bytes:
+        if self.count + count > self._most or self.size_bytes + len(data) > self._room_bytes:
+            return False
+        _, _, _, seqno, _, origin, origin_seqno = RENUMBERED.unpack_from(data)
+        if not self.count:
+            self._next_seqno, self.ahead = first_seqno, first_seqno - self._before.last_seqno - 1
+            self._origin, self._next_origin_seqno = origin, self._before.chains.get(origin, (0, 0))[0] + 1
+        if not first_seqno == seqno == self._next_seqno:
+            return False
+        if (origin, origin_seqno) != (self._origin, self._next_origin_seqno):
+            return False
+        if count > 1 and data.rfind(_start_of_origin(0xCE, origin, 0xCF, origin_seqno + count - 1)) < 0:
             return False
         if _STANDS_FOR in data:
             return False  # or it looks so: each frame is looked at
-        _, _, _, seqno, _, origin, origin_seqno = RENUMBERED.unpack_from(data)
-        if not self.count:
-            self._origin, self._next_origin_seqno = origin, self._chains.get(origin, (0, 0))[0] + 1
-        if (seqno, origin, origin_seqno) != (self._next_seqno, self._origin, self._next_origin_seqno):
-            return False
         self._next_seqno += count
         self._next_origin_seqno += count
-        self._room_bytes -= len(data)
-        self.windows.append(data)
-        self.counts.append(count)
-        self.count += count
+        self._keep(data, count)
         return True
+
+    def _keep(self, data: bytes, count: int) -> None:
+        """Small records go together."""
+        if self._piece_bytes + len(data) > self._window_bytes:
+            self.end_window()
+        self._pieces.append(data)
+        self._piece_bytes += len(data)
+        self._piece_count += count
+        self.size_bytes += len(data)
+        self.count += count
+
+    def end_window(self) -> None:
+        """What was taken since the last one is a window."""
+        if self._pieces:
+            self.windows.append(self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces))
+            self.counts.append(self._piece_count)
+            self._pieces = []
+            self._piece_bytes = self._piece_count = 0
 
 
 def _not_known(origin: int, origin_seqno: int) -> GapError:

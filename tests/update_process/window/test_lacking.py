@@ -13,7 +13,7 @@ from replicate.model.ruv import lacks
 from replicate.model.vector import Position
 from replicate.wire.vector_refusals import KNOWN_THERE
 from tests.harness.journals import FrameMaker
-from update_process.window.lacking import InStep, Lacking
+from update_process.window.lacking import InOrder, Lacking
 
 
 def frames(count: int, origin: int = 7) -> list[bytes]:
@@ -111,19 +111,42 @@ def test_what_is_damaged_is_named() -> None:
     assert (lacking.skipped, lacking.windows) == (1, [])
 
 
-def test_whole_records_in_step_are_taken_as_they_lie() -> None:
+def test_whole_records_in_their_order_are_taken_as_they_lie() -> None:
     made = frames(6)
     heads = [check_frame(one) for one in made]
     before = Position(heads[1].seqno, chains={7: (heads[1].origin_seqno, heads[1].chain)})
     records = [(b"".join(made[2:4]), heads[2].seqno, 2), (made[4], heads[4].seqno, 1), (made[5], heads[5].seqno, 1)]
-    taken = InStep(before, 3, 1 << 20)
+    taken = InOrder(before, 3, 1 << 20, 10)
     assert [taken.take(*record) for record in records] == [True, True, False], "three at most"
+    taken.end_window()
     assert (taken.windows, taken.counts, taken.count, taken.looked) == ([records[0][0], made[4]], [2, 1], 3, 3)
-    assert (list(taken.places), taken.skipped) == ([0, 1, 2], 0)
-    assert not InStep(before, 9, 10).take(*records[0]), "no room"
-    assert not InStep(before, 9, 1 << 20).take(*records[1]), "not the next number"
+    assert (list(taken.places), taken.skipped, taken.ahead) == ([0, 1, 2], 0, 0)
+    assert not InOrder(before, 9, 10, 10).take(*records[0]), "no room"
+    assert not InOrder(before, 9, 1 << 20, 10).take(*records[1]), "not the next number"
     elsewhere = Position(before.last_seqno, chains={7: (heads[0].origin_seqno, heads[0].chain)})
-    assert not InStep(elsewhere, 9, 1 << 20).take(*records[0]), "not the next one of its origin"
+    assert not InOrder(elsewhere, 9, 1 << 20, 10).take(*records[0]), "not the next one of its origin"
+
+
+def test_small_records_in_their_order_are_decoded_together() -> None:
+    made = frames(6)
+    heads = [check_frame(one) for one in made]
+    taken = InOrder(Position(heads[0].seqno + 40), 9, 1 << 20, 3 * len(made[0]))
+    assert all(taken.take(one, head.seqno, 1) for one, head in zip(made, heads, strict=True))
+    taken.end_window()
+    assert (taken.windows, taken.counts) == ([b"".join(made[:3]), b"".join(made[3:])], [3, 3])
+    assert (taken.ahead, taken.size_bytes) == (-41, sum(map(len, made)))
+
+
+def test_records_that_are_not_of_one_origin_throughout_are_not_in_order() -> None:
+    mixed = two_origins([True, False, True])
+    first = check_frame(mixed[0]).seqno
+    assert not InOrder(Position(0), 9, 1 << 20, 10).take(b"".join(mixed), first, 3), "the last one is another's second"
+    taken = InOrder(Position(0), 9, 1 << 20, 10)
+    assert taken.take(mixed[0], first, 1)
+    assert not taken.take(mixed[1], first + 1, 1), "another origin"
+    assert not taken.take(mixed[2], first + 2, 1), "not the next number of its source"
+    again = InOrder(Position(0), 9, 1 << 20, 10)
+    assert not again.take(mixed[0], first + 1, 1), "its record says another number"
 
 
 def test_what_was_left_out_as_known_and_is_not_is_never_taken() -> None:
@@ -136,6 +159,6 @@ def test_what_was_left_out_as_known_and_is_not_is_never_taken() -> None:
     known = {head.origin: (head.origin_seqno, head.chain)}
     assert Lacking(known, 1, 100).take(stands_for, 10, 1000)
     before = Position(head.seqno - 1)
-    assert not InStep(before, 9, 1 << 20).take(stands_for, head.seqno, 1)
+    assert not InOrder(before, 9, 1 << 20, 10).take(stands_for, head.seqno, 1)
     emptied = pack_null(head, "", ())
-    assert InStep(before, 9, 1 << 20).take(emptied, head.seqno, 1), "a transaction of rows that stay at home"
+    assert InOrder(before, 9, 1 << 20, 10).take(emptied, head.seqno, 1), "a transaction of rows that stay at home"
