@@ -40,7 +40,7 @@ from replicate.pool import control as word
 from replicate.wire.vector_refusals import MERGED_HERE
 from update_process.plan import Window
 from update_process.routes import Routes
-from update_process.unstamped import UnstampedRows
+from update_process.unstamped import Followed, UnstampedRows
 from update_process.window.columns import Plain
 from update_process.work_result import Done
 
@@ -86,8 +86,8 @@ class Merging:
         self._absorbed = 0
         """Up to where in our journal rows have their stamps."""
         self._unstamped = UnstampedRows(session.door, routes.known_table, self._is_shared, self._walked)
-        self._followed: list[tuple[Sequence[Sequence[Any]], int]] = []
-        """Transactions that were applied as they are, and are to come after our journal; of how many bytes."""
+        self._followed: list[Followed] = []
+        """What was applied as it is, and is to come after our journal."""
 
     @property
     def is_active(self) -> bool:
@@ -171,8 +171,8 @@ class Merging:
         except (DamagedError, IndexError, TypeError):
             return True  # it makes no sense, and is told so where it is applied
         told, before = self.told_by(origin, ()), self._session.position
-        ahead = (bodies[-1] for bodies, _ in self._followed)
-        if any(last[4] != origin and last[5] > told.get(last[4], 0) for last in ahead):
+        ahead = (one.last for one in self._followed)
+        if any(other != origin and last > told.get(other, 0) for other, last in ahead):
             return True  # what comes before it in the batch is to be in our journal first
         if not self._unstamped.look(self._absorbed, before.last_seqno, self._stable(before)):
             return True
@@ -233,7 +233,13 @@ class Merging:
 
     def follow(self, window: Window, stop: int) -> None:
         """A window's first `stop` transactions were applied as they are."""
-        self._followed.append((window.bodies[:stop], window.ends[stop - 1]))
+        bodies = window.bodies[:stop]
+        last = (bodies[-1][4], bodies[-1][5])
+        lasts = [last] if window.plain is not None else {body[4]: (body[4], body[5]) for body in bodies}.values()
+        is_held = any(number > self._confirmed(origin) for origin, number in lasts)
+        first_seqno = window.first_seqno
+        held = bodies if is_held else ()
+        self._followed.append(Followed(first_seqno, first_seqno + stop - 1, last, held, window.ends[stop - 1]))
 
     def take(self, window: Window, stop: int) -> list[bytes]:
         """Apply a window's first `stop` transactions, none of which comes alone, after all that `absorb` has stamped;
@@ -342,8 +348,8 @@ class Merging:
 
     def committed(self, done: Done) -> None:
         """The batch was committed."""
-        for bodies, size_bytes in self._followed:
-            self._unstamped.followed(bodies, size_bytes, self._confirmed)
+        for one in self._followed:
+            self._unstamped.followed(one)
         self._followed.clear()
         done.merged += self._merged
         done.lost += self._rows.lost_count

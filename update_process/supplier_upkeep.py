@@ -59,7 +59,7 @@ class Tending:
         chain = make_chain(door.instance)
         reader = ChainReader(chain, max(told + 1, last_seqno - TOLD_MAX, chain.oldest_seqno()))
         return sum(
-            isinstance(body, LargeTransaction) or (body[4] != own and _says_more(body))
+            isinstance(body, LargeTransaction) or (body[4] != own and _saying_more([body]) > 0)
             for body in bodies_of(reader, last_seqno)
         )
 
@@ -67,7 +67,7 @@ class Tending:
         """Transactions of others were applied."""
         if not self._untold or not is_news(self._session.door):
             self._untold, self._since_s = 0, time.monotonic()
-        self._untold += sum(map(_says_more, bodies))
+        self._untold += _saying_more(bodies)
 
     def _await(self, lacking: Mapping[bytes, Mapping[int, tuple[int, int]]]) -> None:
         """What others are to tell, if anything is remembered for them."""
@@ -150,6 +150,7 @@ def awaited_next(
     return found
 
 
-def _says_more(body: Sequence[Any]) -> bool:
-    """Whether a transaction does more than tell what its writer has seen."""
-    return not (len(body) == ONE_CHANGE and body[PAYLOAD] == Op.SEEN)
+def _saying_more(bodies: Sequence[Sequence[Any]]) -> int:
+    """How many transactions do more than tell what their writers have seen."""
+    alone = [body[PAYLOAD] for body in bodies if len(body) == ONE_CHANGE]
+    return len(bodies) - alone.count(Op.SEEN)
