@@ -11,21 +11,21 @@ Leaves to others: sockets, how a journal is read. One for each stream, in order 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from replicate.errors import ReplicateError
+from replicate.journal.frame import FRAME_PREFIX_BYTES, LABEL_OFFSET, OF_ORIGIN
 from replicate.journal.merged_large import as_its_writer_wrote
 from replicate.journal.reader import LargeTransaction
 from replicate.journal.record import FrameBatch, Head, as_written, null_maker, read_head
-from replicate.journal.walk import walk
 from replicate.model.ruv import Forked, lacks
 from replicate.model.transaction import Kind
-from replicate.model.vector import Chains
+from replicate.model.vector import U64_MAX, Chains
 from replicate.wire.vector_refusals import KNOWN_THERE, MERGED_HERE, refused
 
 _MERGED = MERGED_HERE.encode()
 """In every frame of a transaction that was merged."""
-_null = null_maker(KNOWN_THERE)
+_nulls = null_maker(KNOWN_THERE)
 _MARKER = b"\xce"
 """Before an origin's key in a frame's head."""
 
@@ -39,6 +39,7 @@ class Unseen:
         self._known = {origin: place for origin, place in known.items() if lacks(here, origin, place[0])}
         """Of the others nothing comes that it has: a journal has each of them once, in its order."""
         self._own = own
+        self._lasts = {origin: last for origin, (last, _) in self._known.items()} | {own: U64_MAX + 1}
         self._markers = [_MARKER + origin.to_bytes(4, "big") for origin in {own, *self._known}]
         self._names = names
         self.skipped = 0
@@ -48,21 +49,40 @@ class Unseen:
         data = batch.data
         if not any(marker in data for marker in self._markers) and _MERGED not in data:
             return batch  # nearly always: no frame is of such an origin, nor looks as if
-        kept, pieces = 0, list[bytes]()
-        for offset, head in walk(data):
-            end = offset + head.frame_bytes
-            placed: bytes | None
-            if not self._is_lacking(head):
-                self.skipped += 1
-                placed = _null(data, offset)
-            elif head.kind != Kind.RESTATED or (placed := as_written(data[offset:end])) is None:
+        pieces, begins = list[bytes](), list[int]()
+        kept, offset, size = 0, 0, len(data)
+        unpack, last_of = OF_ORIGIN.unpack_from, self._lasts.get
+        while offset < size:  # for each frame of what two have written at once: everything else is done for a run
+            length, _, origin, origin_seqno = unpack(data, offset)
+            end = offset + FRAME_PREFIX_BYTES + length
+            if origin_seqno < last_of(origin, -1):
+                begins.append(offset)
+                offset = end
                 continue
-            pieces += [data[kept:offset], placed]
-            kept = end
+            if begins:
+                pieces += [data[kept : begins[0]], self._heads(data, begins)]
+                kept, begins = offset, []
+            if origin_seqno == last_of(origin) or data[offset + LABEL_OFFSET - 1] == Kind.RESTATED:
+                placed = self._in_place_of(data[offset:end])
+                if placed is not None:
+                    pieces += [data[kept:offset], placed]
+                    kept = end
+            offset = end
+        if begins:
+            pieces += [data[kept : begins[0]], self._heads(data, begins)]
+            kept = offset
         if not pieces:
             return batch
         pieces.append(data[kept:])
         return FrameBatch(batch.first_seqno, batch.last_seqno, batch.count, b"".join(pieces))
+
+    def _heads(self, data: bytes, begins: Sequence[int]) -> bytes:
+        self.skipped += len(begins)
+        return _nulls(data, begins)
+
+    def _in_place_of(self, frame: bytes) -> bytes | None:
+        """What goes in its place; None: it goes itself."""
+        return as_written(frame) if self._is_lacking(read_head(frame)) else self._heads(frame, [0])
 
     def takes_large(self, found: LargeTransaction) -> FrameBatch | LargeTransaction:
         """What goes in the place of a large transaction: nothing of one that the consumer has, of one that was merged
@@ -70,8 +90,7 @@ class Unseen:
         head = read_head(found.commit_frame)
         if self._is_lacking(head):
             return as_its_writer_wrote(found) or found
-        self.skipped += 1
-        return FrameBatch(head.seqno, head.seqno, 1, _null(found.commit_frame, 0))
+        return FrameBatch(head.seqno, head.seqno, 1, self._heads(found.commit_frame, [0]))
 
     def _is_lacking(self, head: Head) -> bool:
         if head.origin == self._own:

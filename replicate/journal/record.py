@@ -24,6 +24,8 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from operator import add
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -186,14 +188,16 @@ def pack_null(head: Head, reason: str, partitions: tuple[int, ...]) -> bytes:
     return _labelled(Kind.NULL, head, *pack_elements(reason, list(partitions)))
 
 
-def null_maker(reason: str) -> Callable[[bytes, int], bytes]:
-    """`pack_null` of no partitions for many frames in turn: of the data and the offset where a verified one begins."""
+def null_maker(reason: str) -> Callable[[bytes, Sequence[int]], bytes]:
+    """`pack_null` of no partitions for many frames together: of the data and the offsets where verified ones begin."""
     payload, count = pack_elements(reason, [])
     front = bytes([0xDC, 0, FIXED_ELEMENTS + count, Kind.NULL])
+    size = len(front) + FRAME_HEAD_BYTES - LABEL_OFFSET + len(payload)
 
-    def made(data: bytes, offset: int) -> bytes:
-        body = front + data[offset + LABEL_OFFSET : offset + FRAME_HEAD_BYTES] + payload
-        return _prefix(0xCE, len(body), 0xCE, crc32c(body)) + body
+    def made(data: bytes, offsets: Sequence[int]) -> bytes:
+        bodies = [front + data[at + LABEL_OFFSET : at + FRAME_HEAD_BYTES] + payload for at in offsets]
+        prefixes = map(_prefix, repeat(0xCE), repeat(size), repeat(0xCE), map(crc32c, bodies))
+        return b"".join(map(add, prefixes, bodies))
 
     return made
 

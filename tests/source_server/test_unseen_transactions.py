@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from replicate.errors import DivergedError
 from replicate.journal.reader import LargeTransaction
-from replicate.journal.record import FrameBatch, as_written, check_frame, pack_resolved, read_head
+from replicate.journal.record import FrameBatch, as_written, check_frame, pack_null, pack_resolved, read_head
 from replicate.journal.walk import walk
 from replicate.model.ruv import lacks
 from replicate.model.transaction import Kind, Op
-from replicate.wire.vector_refusals import MERGED_HERE
+from replicate.wire.vector_refusals import KNOWN_THERE, MERGED_HERE
 from source_server.unseen_transactions import Unseen
 from tests.harness.journals import FrameMaker
 
@@ -107,3 +107,24 @@ def test_what_was_merged_and_is_known_there_goes_as_its_head() -> None:
     batch = FrameBatch(head.seqno, head.seqno, 1, here)
     told = Unseen({head.origin: (head.origin_seqno, head.chain)}, {}, 1, {}).take(batch)
     assert read_head(told.data).kind == Kind.NULL
+
+
+@given(st.lists(st.tuples(st.sampled_from((1, 2, 3)), st.booleans()), max_size=30), st.integers(0, 12))
+def test_frames_of_several_origins_go_as_they_would_go_one_by_one(drawn: list[tuple[int, bool]], known: int) -> None:
+    """Of the first one nothing is known, of the second some, and the third one is the consumer's own."""
+    makers = {origin: FrameMaker(origin=origin) for origin in (1, 2, 3)}
+    frames, wanted, skipped, place = list[bytes](), list[bytes](), 0, 1
+    for seqno, (origin, is_merged) in enumerate(drawn, 1):
+        makers[origin].next_seqno = seqno
+        written = makers[origin].transaction()
+        head = read_head(written)
+        is_known = origin == 3 or (origin == 2 and head.origin_seqno <= known)
+        if origin == 2 and head.origin_seqno == known:
+            place = head.chain
+        skipped += is_known
+        frames.append(pack_resolved(written, MERGED_HERE, []) if is_merged else written)
+        wanted.append(pack_null(head, KNOWN_THERE, ()) if is_known else written)
+    unseen = Unseen({2: (known, place)}, {}, 3, {})
+    told = unseen.take(FrameBatch(1, len(frames), len(frames), b"".join(frames)))
+    assert told.data == b"".join(wanted)
+    assert unseen.skipped == skipped

@@ -101,8 +101,8 @@ def test_null_records_of_many_frames_are_what_they_are_of_one(reason: str, seqno
     maker = FrameMaker(next_seqno=seqno, chain=chain)
     data = rest + maker.transaction("a") + maker.transaction("b")
     second = len(rest) + read_head(data, len(rest)).frame_bytes
-    for offset in (len(rest), second):
-        assert null_maker(reason)(data, offset) == pack_null(read_head(data, offset), reason, ())
+    made, offsets = null_maker(reason), (len(rest), second)
+    assert made(data, offsets) == b"".join(pack_null(read_head(data, offset), reason, ()) for offset in offsets)
 
 
 def test_what_is_too_large_for_a_frame_is_refused() -> None:
