@@ -59,7 +59,7 @@ from replicate.wire.event import (
     SeedComplete,
     SeedReceived,
 )
-from replicate.wire.message import RefuseCode, SeedRequestPartitions, SeedRequestRegions
+from replicate.wire.message import LOAD_REFUSED, SeedRequestPartitions, SeedRequestRegions
 
 TELL_S: Final = 0.2
 WAITING: Final = "waiting for the source"
@@ -113,7 +113,7 @@ def _facts(error: ReplicateError) -> dict[str, Any]:
 
 
 def _is_refused(wish: Wish, error: ReplicateError) -> bool:
-    return bool(wish.asked.partitions) and error.facts.get("reason") == RefuseCode.PARTITION_REFUSED
+    return bool(wish.asked.partitions) and error.facts.get("reason") in LOAD_REFUSED
 
 
 class Wish:
@@ -365,7 +365,7 @@ class Seeds:
         """A connection has ended. A source that refused us will not do better the next time: one that does not give a
         partition which is being loaded would stop all others, too, so it is asked for that no more."""
         instance, refused = self._source.instance, closed.error
-        is_refused = refused is not None and refused.facts.get("reason") == RefuseCode.PARTITION_REFUSED
+        is_refused = refused is not None and refused.facts.get("reason") in LOAD_REFUSED
         if is_refused and (loading := instance.content.choice.loading):
             instance.change_subscription(lambda now: now.given_up(loading))
             self._source.log.warning("a load is given up, as the source refuses it", partitions=loading)

@@ -52,11 +52,17 @@ class RowSelection:
     """What of one stream goes to one consumer: of what `partitions` lets go (None: of all), the rows of `filters`."""
 
     def __init__(
-        self, filters: Filters, definitions: Mapping[int, TableDefinition], partitions: PartitionSelection | None = None
+        self,
+        filters: Filters,
+        definitions: Mapping[int, TableDefinition],
+        partitions: PartitionSelection | None = None,
+        lacking: Filters | None = None,
     ) -> None:
-        """`definitions`: of all tables at the stream's beginning, by their ids. PeerRefusedError (ROWS_REFUSED) where a
-        wish cannot be read, or says nothing of its table."""
+        """`definitions`: of all tables at the stream's beginning, by their ids. `lacking`: tables of which no more than
+        that is here, and which `partitions` keeps back: the stream ends before one that it lets go. PeerRefusedError
+        (ROWS_REFUSED) where a wish cannot be read, or says nothing of its table."""
         self._partitions = partitions
+        self._lacking = lacking or {}
         self._filters = {key: _parsed(key, text) for key, text in filters.items()}
         self._bound: dict[int, BoundWish] = {}
         self._latest: dict[tuple[str, str], BoundWish] = {}
@@ -169,6 +175,8 @@ class RowSelection:
 
     def _define(self, definition: TableDefinition) -> None:
         key = definition.region, definition.table
+        if key in self._lacking and (self._partitions is None or self._partitions.goes_whole(definition)):
+            raise refused(key, self._lacking[key], "it comes to what is wanted, and no other is where this comes from")
         condition = self._filters.get(key)
         if condition is None:
             return

@@ -181,6 +181,10 @@ class RefuseCode(StrEnum):
     INTERNAL = "INTERNAL"
 
 
+LOAD_REFUSED: Final = (RefuseCode.PARTITION_REFUSED, RefuseCode.ROWS_REFUSED)
+"""A source that says so of a stream with a partition that is being loaded would stop all others, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Introduction:
     """Who speaks. `network` and `instance` are UUIDs of 16 bytes; `name` matches limits.NAME_PATTERN.

@@ -18,6 +18,7 @@ from replicate.filters.rows import RowSelection
 from replicate.filters.selection import PartitionSelection
 from replicate.instance.instance import Instance
 from replicate.model.subscription import Rows
+from replicate.transfer.seed.rows import definitions_here
 from source_server.wanted_rows import with_rows
 from tests.harness.pair import Pair
 from tests.harness.servers import point, servers
@@ -54,8 +55,9 @@ def asking(pair: Pair, rows: Rows) -> Any:
 
 def test_who_may_have_them(pair: Pair) -> None:
     """What goes to whom, asked of a primary, of a secondary with some rows, of a supplier, and beside a filter."""
-    partitions = PartitionSelection(None, {})
     primary, secondary = pair.primary, pair.secondary
+    known = {one.table_id: one for one in definitions_here(secondary)}
+    partitions = PartitionSelection(None, known)
     some: Rows = {T: "size > 3"}
     assert rows_told(packed_rows(some)) == some
     for source in (primary, secondary):
@@ -72,12 +74,34 @@ def test_who_may_have_them(pair: Pair) -> None:
     ]
     for source, rows, is_filtered, told in refusals:
         with pytest.raises(PeerRefusedError, match=told) as caught:
-            with_rows(source, asking(pair, rows), {}, partitions, is_filtered=is_filtered)
+            with_rows(source, asking(pair, rows), known, partitions, is_filtered=is_filtered)
         assert caught.value.facts["reason"] == "ROWS_REFUSED"
     content = replace(primary.content, is_supplier=True)
     primary.content = content
     with pytest.raises(PeerRefusedError, match="east is a supplier, which sends all rows"):
         with_rows(primary, asking(pair, some), {}, partitions, is_filtered=False)
+
+
+def test_who_wants_no_partition_of_the_table_gets_the_rest(pair: Pair) -> None:
+    """The relay has some rows of account, which is in sales; the peer wants DEFAULT, where tables may come to."""
+    relay = pair.secondary
+    (account,) = definitions_here(relay)
+    inside = replace(account, partition=2)
+    known = {inside.table_id: inside}
+    selection = with_rows(relay, asking(pair, {}), known, PartitionSelection((1,), known), is_filtered=False)
+    assert isinstance(selection, RowSelection)
+    assert not selection.goes_whole(inside)
+    assert selection.goes_whole(replace(account, table="other"))
+    refusals: list[tuple[Rows, Any, bool, str]] = [
+        ({}, PartitionSelection((1, 2), known), False, "west asks for all rows of it"),
+        ({T: "size > 2"}, PartitionSelection((1, 2), known), False, "west asks for of table main.account where size >"),
+        ({}, None, False, "west asks for all rows of it"),
+        ({}, PartitionSelection((1,), known), True, "no other rows, and west has a source.filter"),
+    ]
+    for rows, partitions, is_filtered, told in refusals:
+        with pytest.raises(PeerRefusedError, match=told) as caught:
+            with_rows(relay, asking(pair, rows), known, partitions, is_filtered=is_filtered)
+        assert caught.value.facts["reason"] == "ROWS_REFUSED"
 
 
 @pytest.mark.trio

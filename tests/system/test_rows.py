@@ -129,6 +129,53 @@ def test_a_third_site_gets_what_is_there_if_it_asks_for_that(street: Street) -> 
 
 
 @pytest.mark.slow
+def test_a_third_site_that_wants_no_partition_of_such_a_table_gets_the_rest(tmp_path: Path) -> None:
+    """Its relay has some rows of account, in sales; it wants DEFAULT: what cannot be told is refused before that."""
+    street = Street(tmp_path, settings=QUICK).build()
+    try:
+        for instance in (street.primary, street.secondary):
+            street.on(instance, "partition", "create", "sales")
+        street.on(street.primary, "partition", "assign", "sales", "account")
+        street.on(street.secondary, "subscription", "set", "DEFAULT", "sales")
+        street.on(street.secondary, "subscription", "filter", "account", "--where", ACCOUNTS)
+        street.start()
+        third, port = street.directory / "third", free_port()
+        network = street.status(street.secondary)["network"]
+        street.run("instance", "create", third, "--role", "secondary", "--network", network)
+        street.others.append(third)
+        street.on(street.secondary, "peer", "add", "third", f"127.0.0.1:{port}")
+        street.on(third, "subscription", "set", "1")
+        street.on(third, "seed", "--from", street.secondary)
+        street.on(third, "receiver", "start", "--listen", f"127.0.0.1:{port}")
+        street.on(street.secondary, "source", "start", "--peer", "third")
+        street.finish([street.writer(1, 60)])  # of account and audit in one transaction, among others
+
+        def holds_the_rest() -> None:
+            last = street.write("INSERT INTO audit VALUES ('proof', 1)")
+            street.on(third, "wait", "--seqno", str(last), "--timeout", "120")
+            there = third / "regions" / "main.db"
+            for table in KEYS:
+                assert rows(there, table) == ([] if table == "account" else rows(street.database, table)), table
+
+        holds_the_rest()
+        street.on(third, "subscription", "add", "2")
+        refused = street.on(third, "seed", "--partition", "2", check=False)
+        assert "has of table main.account where" in refused.stderr
+        assert not Instance.open(third).content.choice.loading
+        holds_the_rest()  # the stream of the others goes on
+        street.on(street.primary, "partition", "assign", "DEFAULT", "account")
+
+        def says_so() -> bool:
+            told = "cannot be told any more: it comes to what is wanted"
+            return any(told in json.dumps(line) for line in street.log(street.secondary, "source-third"))
+
+        wait_until(says_so, what="the relay stops before a table of which it has some rows")
+        assert rows(third / "regions" / "main.db", "account") == []
+    finally:
+        street.close()
+
+
+@pytest.mark.slow
 def test_a_table_that_changes_stops_it_by_name_and_a_load_mends_it(street: Street) -> None:
     street.write("INSERT INTO account (owner, balance) VALUES ('a', 1), ('b', 9)")
     street.write("ALTER TABLE account ADD COLUMN more DEFAULT 'x'")  # which says nothing

@@ -30,7 +30,7 @@ from replicate.model.moment import iso, last_csn
 from replicate.system.failpoint import hit
 from replicate.system.files import read_private, replace_file
 from replicate.transfer.container import SeedHeader
-from replicate.transfer.seed.file import read_header
+from replicate.transfer.seed.file import SeedReader
 from replicate.transfer.seed.install import (
     Progress,
     Seeded,
@@ -93,11 +93,12 @@ def rebuild(
     """
     require_secondary(instance)
     require_here(names)
-    header = read_header(base)
+    with SeedReader(base) as seed:
+        header = seed.header
     require_own_words(instance, names, header.primary)
     with seed_lock(instance):
         require_all_regions(header, str(base))
-        check_base(instance, header, str(base))
+        check_base(instance, seed, str(base))
         goes_on = not restart and _is_begun(instance, header)
         check_secondary(instance, restart=restart or goes_on, command="rebuild", instead=GO_ON)
         with (

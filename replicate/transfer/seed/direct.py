@@ -41,7 +41,7 @@ from replicate.transfer.seed.install import (
     settle,
 )
 from replicate.transfer.seed.make import leaves, leaving, register_consumer, require_whole
-from replicate.transfer.seed.rows import place_rows_in, require_wanted
+from replicate.transfer.seed.rows import definitions_here, place_rows_in, require_wanted
 from replicate.transfer.seed.some_regions import is_past
 
 LOCK_TIMEOUT_S: Final = 30.0
@@ -107,7 +107,8 @@ def _check(primary: Instance, secondary: Instance) -> None:
 def _seed(primary: Instance, secondary: Instance, progress: Progress | None, timeout_s: float) -> Seeded:
     partitions = leaving(primary, secondary.name)
     check_partitions(secondary, partitions, secondary.content.subscription, str(secondary.path))
-    require_wanted(secondary, primary.content.held_rows, secondary.content.rows, str(secondary.path))
+    wanted, where = (secondary.content.subscription, secondary.content.rows), str(secondary.path)
+    require_wanted(secondary, primary.content.held_rows, wanted, definitions_here(primary), where)
     with door_of(primary) as door:
         consumer = register_consumer(primary, secondary.name, secondary.content.uuid.hex(), door)
         copied: dict[str, int] = {}

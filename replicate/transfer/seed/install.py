@@ -280,7 +280,7 @@ def install_file_locked(secondary: Instance, path: Path, *, restart: bool, progr
     check_secondary(secondary, restart=restart)
     with SeedReader(path) as reader:
         require_all_regions(reader.header, str(path))
-        check_header(secondary, reader.header, str(path))
+        check_header(secondary, reader, str(path))
     with no_update_process(secondary):
         return install_checked(
             secondary, path, progress=progress, came=lambda copies: refuse_copies_into(secondary, copies)
@@ -335,11 +335,11 @@ def require_all_regions(header: SeedHeader, where: str) -> None:
         )
 
 
-def check_header(secondary: Instance, header: SeedHeader, where: str, *, wanted: tuple[int, ...] | None = None) -> None:
+def check_header(secondary: Instance, seed: SeedReader, where: str, *, wanted: tuple[int, ...] | None = None) -> None:
     """Was this seed made for this secondary? `wanted`: the partitions that it must have (None: those that are to be
     here). UsageError, CopyTooOldError (some rows, and others are wanted), WrongNetworkError, WrongInstanceError."""
-    content = secondary.content
-    check_base(secondary, header, where, wanted=wanted)
+    content, header = secondary.content, seed.header
+    check_base(secondary, seed, where, wanted=wanted)
     is_other = header.secondary_uuid not in (NO_ID, content.uuid)
     if header.secondary_name != secondary.name or is_other:
         whom = f"another instance named {secondary.name}" if is_other else header.secondary_name
@@ -366,16 +366,17 @@ def check_partitions(
     )
 
 
-def check_base(secondary: Instance, header: SeedHeader, where: str, *, wanted: tuple[int, ...] | None = None) -> None:
+def check_base(secondary: Instance, seed: SeedReader, where: str, *, wanted: tuple[int, ...] | None = None) -> None:
     """Is this a seed of its network, for whichever instance it was made? UsageError, WrongNetworkError."""
-    content = secondary.content
+    content, header = secondary.content, seed.header
     if header.primary == content.uuid:
         raise UsageError("an instance cannot be seeded from itself", where=where, do="Name another secondary with -i")
     is_beside = header.is_part or wanted is not None
     if wanted is None:
         wanted = content.held if header.is_part else content.subscription
     check_partitions(secondary, header.partitions, wanted, where)
-    require_wanted(secondary, header.rows, content.held_rows if is_beside else content.rows, where)
+    rows = content.held_rows if is_beside else content.rows
+    require_wanted(secondary, header.rows, (wanted, rows), seed.catalogue.in_force().values(), where)
     if header.network != content.network:
         raise WrongNetworkError(
             f"the seed is of network {uuid.UUID(bytes=header.network)}, {secondary.name} belongs to "

@@ -55,7 +55,7 @@ from replicate.transfer.seed.filtered import refuse_beside
 from replicate.transfer.seed.incoming import Incoming, seed_directory
 from replicate.transfer.seed.install import check_header, copies_directory, extract, seed_lock, silent
 from replicate.transfer.seed.make import make_seed, require_partitions
-from replicate.transfer.seed.rows import check_rows, shares_of, tables_by_partition
+from replicate.transfer.seed.rows import check_rows, definitions_here, require_wanted, shares_of, tables_by_partition
 from replicate.transfer.seed.some_regions import Told, prove_same_past, update_aside, wait_for_applied
 
 STREAM_WAIT_S: Final = 60.0
@@ -161,6 +161,9 @@ def load_from_instance(
     """Load these partitions from `primary`, which is on this host, live; its stream must run. Raises what `loading`,
     `make_seed` and `take_in` raise; nothing was changed where `primary` does not give them."""
     require_partitions(primary, secondary.name, numbers)
+    if primary.content.held_rows:
+        wanted, where = (tuple(numbers), secondary.content.rows), str(secondary.path)
+        require_wanted(secondary, primary.content.held_rows, wanted, definitions_here(primary), where)
     with loading(secondary, numbers):
         wait_for_stream(secondary, numbers, told)
         path = seed_directory(secondary.path) / "incoming.seed"
@@ -176,7 +179,7 @@ def load_from_file(secondary: Instance, path: Path, numbers: Sequence[int], *, t
     """Load these partitions from a seed file that has them. Raises what `loading` and `take_in` raise, and what reading
     a seed file raises."""
     with SeedReader(path) as reader:
-        _check_header(secondary, reader.header, numbers, str(path))
+        check_header(secondary, reader, str(path), wanted=tuple(numbers))
     with loading(secondary, numbers):
         wait_for_stream(secondary, numbers, told)
         return take_in(secondary, path, numbers, told=told)
@@ -202,12 +205,6 @@ def wait_for_stream(secondary: Instance, numbers: Sequence[int], told: Told, wai
         time.sleep(LOOK_S)
 
 
-def _check_header(secondary: Instance, header: SeedHeader, numbers: Sequence[int], where: str) -> None:
-    """Has this copy the rows of these partitions, for this secondary? UsageError, WrongNetworkError,
-    WrongInstanceError."""
-    check_header(secondary, header, where, wanted=tuple(numbers))
-
-
 # Putting its rows in.
 
 
@@ -219,7 +216,7 @@ def take_in(secondary: Instance, path: Path, numbers: Sequence[int], *, told: To
     keeps = frozenset(numbers)
     with SeedReader(path) as reader:
         header = reader.header
-        _check_header(secondary, header, numbers, str(path))
+        check_header(secondary, reader, str(path), wanted=tuple(numbers))
         _check_begun(secondary, header, numbers, str(path))
         require_free(secondary.path / "regions", 3 * sum(one.bytes for one in header.regions), "the copy, and its rows")
         directory = copies_directory(secondary)

@@ -42,7 +42,7 @@ from replicate.transfer.seed.incoming import (
 from replicate.transfer.seed.install import Seeded, check_secondary, install_file_locked, seed_lock
 from replicate.transfer.seed.partition import Loaded, give_up, loading, take_in
 from replicate.transfer.seed.some_regions import check_part, filling, install_checked_alone
-from replicate.wire.message import RefuseCode
+from replicate.wire.message import LOAD_REFUSED
 
 SOURCE_WAIT_S: Final = 60.0
 """How long a source may be away before we give up; what has arrived stays."""
@@ -125,7 +125,7 @@ def regions_over_connection(
                 hit("seed.received")
         try:
             with SeedReader(incoming.whole) as reader:
-                check_part(secondary, reader.header, names, str(incoming.whole))
+                check_part(secondary, reader, names, str(incoming.whole))
                 seeded = install_checked_alone(secondary, reader, names, told=told)
         except (DamagedError, WrongInstanceError, JournalMissingError, CopyTooOldError) as error:
             incoming.discard()  # run again, the command has another one sent
@@ -158,7 +158,7 @@ def partitions_over_connection(
             try:
                 _wait(ask(source_name, (), numbers), told, source_wait_s)
             except SeedFailedError as error:
-                if error.reason == RefuseCode.PARTITION_REFUSED:
+                if error.reason in LOAD_REFUSED:
                     give_up(secondary, numbers)
                 raise
             hit("seed.received")

@@ -33,6 +33,10 @@ if TYPE_CHECKING:  # imported where there is a wish: no start waits for it where
     from replicate.filters.wishes import BoundWish
 
 
+Choice = tuple[tuple[int, ...] | None, Rows]
+"""What a secondary keeps of a copy: partitions (None: all), and of their tables these rows."""
+
+
 def shares_of(rows: Rows) -> Shares:
     """What is kept of each table. It raises UsageError where the table is not as the wish needs it."""
     if not rows:
@@ -150,11 +154,19 @@ def is_cut_as_wanted(header: SeedHeader, rows: Rows) -> bool:
     )
 
 
-def require_wanted(secondary: Instance, rows: Rows, wanted: Rows, where: str) -> None:
-    """CopyTooOldError for a copy with these rows of tables only, where others are `wanted`."""
+def require_wanted(
+    secondary: Instance, rows: Rows, choice: Choice, definitions: Iterable[TableDefinition], where: str
+) -> None:
+    """CopyTooOldError for a copy with these rows of tables only, where others are wanted by `choice`. `definitions`: of
+    the tables in the copy; of those in no partition that is wanted no row is kept, so they may have whatever rows."""
+    if not rows:
+        return
+    numbers, wanted = choice
+    partitions = {(one.region, one.table): one.partition for one in definitions}
     for key, condition in rows.items():
         found = wanted.get(key, wanted.get(("", key[1])))
-        if found != condition:
+        is_kept = numbers is None or key not in partitions or partitions[key] in numbers
+        if is_kept and found != condition:
             told = told_rows({key: found}) if found is not None else "all of them"
             raise CopyTooOldError(
                 f"the copy has {told_rows({key: condition})}, and {secondary.name} wants {told}",

@@ -59,7 +59,6 @@ from replicate.region.sqlite.adopt_copy import adopt_at
 from replicate.region.sqlite.snapshot import copy_pages
 from replicate.region.sqlite.take_out_rows import take_out
 from replicate.system.failpoint import hit
-from replicate.transfer.container import SeedHeader
 from replicate.transfer.seed.file import SeedReader, require_free
 from replicate.transfer.seed.filtered import refuse_beside
 from replicate.transfer.seed.install import (
@@ -75,7 +74,7 @@ from replicate.transfer.seed.install import (
     silent,
 )
 from replicate.transfer.seed.make import leaves, leaving, require_regions
-from replicate.transfer.seed.rows import require_wanted, shares_of
+from replicate.transfer.seed.rows import definitions_here, require_wanted, shares_of
 
 UPDATE: Final = "update"
 LOOK_S: Final = 0.1
@@ -195,7 +194,8 @@ def seed_alone(
     require_regions(primary, names)
     partitions = leaving(primary, secondary.name)
     check_partitions(secondary, partitions, secondary.content.held, str(secondary.path))
-    require_wanted(secondary, primary.content.held_rows, secondary.content.held_rows, str(secondary.path))
+    wanted, where = (secondary.content.held, secondary.content.held_rows), str(secondary.path)
+    require_wanted(secondary, primary.content.held_rows, wanted, definitions_here(primary), where)
     with filling(secondary, names, restart=restart):
         check_places(secondary, names)
         directory = copies_directory(secondary)
@@ -223,14 +223,15 @@ def install_alone(
     """Fill these regions from a seed file that holds them. Raises what `filling` and `take_in` raise, UsageError (the
     file holds others), and what reading a seed file raises."""
     with SeedReader(path) as reader:
-        check_part(secondary, reader.header, names, str(path))
+        check_part(secondary, reader, names, str(path))
         with filling(secondary, names, restart=restart):
             return install_checked_alone(secondary, reader, names, told=told)
 
 
-def check_part(secondary: Instance, header: SeedHeader, names: Sequence[str], where: str) -> None:
+def check_part(secondary: Instance, seed: SeedReader, names: Sequence[str], where: str) -> None:
     """Is this a file with just these regions for this secondary? UsageError, WrongNetworkError, WrongInstanceError."""
-    check_header(secondary, header, where)
+    check_header(secondary, seed, where)
+    header = seed.header
     held = [region.name for region in header.regions]
     if not header.is_part or sorted(held) != sorted(names):
         given = "".join(f" --region {name}" for name in held)

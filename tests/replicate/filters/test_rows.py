@@ -392,6 +392,30 @@ def test_what_both_sites_would_not_make_alike_stops_the_stream_before_it(name: s
         listing().learn_large(large.parts)
 
 
+def test_a_table_of_which_not_all_is_here_ends_the_stream_where_it_comes_to_what_is_wanted() -> None:
+    """A third site wants partition 1; of u, in partition 2, its relay has some rows."""
+
+    def of_the_relay() -> RowSelection:
+        return RowSelection({}, DEFINITIONS, PartitionSelection((1,), DEFINITIONS), {("shop", "u"): "a > 3"})
+
+    selection = of_the_relay()
+    assert taken_one(selection, 1, [Op.INSERT, U.table_id, 0, [1, 5]]) == []
+    mine = [int(Op.INSERT), T.table_id, 0, [1, "goes"]]
+    assert taken_one(selection, 2, mine) == mine
+    assert taken_one(selection, 3, defined(table("u", 2, version=2)))  # it stays there
+    comes = defined(table("u", 1, version=3))
+    with pytest.raises(
+        PeerRefusedError, match=r"table shop\.u where a > 3 cannot be told any more: it comes"
+    ) as caught:
+        taken_one(selection, 4, comes)
+    assert caught.value.facts["reason"] == "ROWS_REFUSED"
+    large = Large([comes, [Op.INSERT, T.table_id, 0, [1, 5]]], 50)
+    with pytest.raises(PeerRefusedError, match="it comes to what is wanted"):
+        list(of_the_relay().large(large.commit_frame, large.parts(), 1234))
+    with pytest.raises(PeerRefusedError, match="it comes to what is wanted"):
+        of_the_relay().learn_large(large.parts)
+
+
 def test_other_changes_of_it_go_as_they_are() -> None:
     selection = listing()
     wider = table("t", columns=(*COLUMNS, SECRET, Column("b", "", False, "BINARY")), version=2)

@@ -22,9 +22,9 @@ from replicate.system import failpoint
 from replicate.transfer.container import ROWS_FORMAT_VERSION
 from replicate.transfer.seed.direct import seed
 from replicate.transfer.seed.file import SeedReader
-from replicate.transfer.seed.install import install_file
+from replicate.transfer.seed.install import check_header, install_file
 from replicate.transfer.seed.make import make_seed
-from replicate.transfer.seed.partition import load_from_instance
+from replicate.transfer.seed.partition import load_from_file, load_from_instance
 from replicate.transfer.seed.rows import definitions_here, place_rows, require_wanted, shares_of, tables_by_partition
 from tests.harness.pair import Pair
 
@@ -285,9 +285,60 @@ def test_a_copy_with_some_rows_serves_who_wants_these(pair: Pair) -> None:
         assert third.content.held_rows == {("main", "item"): "size > 3"}
         assert rows(pair, "item", third) == rows(pair, "item WHERE size > 3", pair.primary)
     with pytest.raises(CopyTooOldError, match="east wants all of them"):
-        require_wanted(pair.primary, third.content.held_rows, pair.primary.content.held_rows, "here")
+        require_wanted(pair.primary, third.content.held_rows, (None, {}), definitions_here(third), "here")
     with pytest.raises(PeerRefusedError, match=r"has of table main\.item where size > 3, no other rows, and its peer"):
         make_seed(pair.secondary, "third", path, replace=True, rows={("main", "item"): "size > 4"})
+
+
+def test_a_copy_with_some_rows_serves_who_wants_no_partition_of_the_table(pair: Pair) -> None:
+    """By a file, beside, and for the load of another partition; not for a load of that one."""
+    for instance in (pair.primary, pair.secondary):
+        partitions.create(instance, "sales")
+        partitions.create(instance, "stock")
+    partitions.assign(pair.primary, "sales", ["item"])
+    partitions.assign(pair.primary, "stock", ["pair"])
+    write(pair, "INSERT INTO item (size) VALUES (1), (5), (9)", "INSERT INTO other VALUES (1, 1), (2, 2)")
+    subscriptions.filter_(pair.secondary, "item", "size > 3")
+    subscriptions.set_(pair.secondary, ["DEFAULT", "sales", "stock"])
+    pair.seed()
+    third = Instance.create(
+        pair.directory / "third", role="secondary", name="third", network=pair.primary.content.network
+    )
+    pair.secondary.register_peer("third", "127.0.0.1", 7431)
+    path = pair.directory / "third.seed"
+
+    def by_file() -> None:
+        make_seed(pair.secondary, "third", path, replace=True)
+        install_file(third, path, restart=True)
+
+    def beside() -> None:
+        seed(pair.secondary, third, restart=True)
+
+    for wanted in (["2"], ["1", "2"]):
+        subscriptions.set_(third, wanted)
+        for way in (by_file, beside):
+            with pytest.raises(CopyTooOldError, match="third wants all of them"):
+                way()
+    subscriptions.set_(third, ["1"])
+    for way in (by_file, beside):
+        way()
+        third.reload()
+        assert not third.content.held_rows
+        assert rows(pair, "other", third) == rows(pair, "other", pair.primary) != []
+        assert rows(pair, "item", third) == rows(pair, "pair", third) == []
+        assert compare(pair.secondary, third, timeout_s=60).equal
+    subscriptions.add(third, ["3", "2"])
+    make_seed(pair.secondary, "third", path, replace=True, partitions=(2,))
+    for load in (
+        lambda: load_from_instance(pair.secondary, third, (2,)),
+        lambda: load_from_file(third, path, (2,)),
+    ):
+        with pytest.raises(CopyTooOldError, match="third wants all of them"):
+            load()
+        assert not third.content.choice.loading  # nothing was asked of the stream
+    make_seed(pair.secondary, "third", path, replace=True, partitions=(3,))
+    with SeedReader(path) as reader:
+        check_header(third, reader, "here", wanted=(3,))
 
 
 def test_the_other_rows_stay_at_the_source_that_was_told(pair: Pair) -> None:
