@@ -53,7 +53,7 @@ _KINDS: Final = (
         "REGION_WAITS", "warning", "A region of the primary waits on a secondary for its seed; the others go on."
     ),
     FindingKind("ROWS_WAIT", "warning", "A secondary waits for a copy by what is wanted of a table now."),
-    FindingKind("PARTITION_WAITS", "warning", "A secondary waits for the rows of a partition; those it has go on."),
+    FindingKind("PARTITION_WAITS", "warning", "A secondary waits for the rows of partitions; those it has go on."),
     FindingKind(
         "PACKET_UNCONFIRMED", "warning", "A peer that gets packets has not confirmed one for confirm_within_s."
     ),

@@ -255,10 +255,14 @@ def _waiting(instance: Instance) -> Iterator[Finding]:
         return
     known, told = content.partitions, instance.told_held
     lacking = [one for one in sorted({*known.names, *(choice.wanted or ())}) if choice.wants(one) > choice.holds(one)]
+    alike: dict[str, list[int]] = {}
     for one in lacking:
-        name, state = known.name(one), content.told_state(one)
-        text = f"partition {name}: wanted, and not here: it {state}; {instance.name} {told}"
-        yield Finding("PARTITION_WAITS", text, f"replicate -i INSTANCE {content.bringing([one])}", name)
+        alike.setdefault(content.told_state(one), []).append(one)
+    for state, numbers in alike.items():
+        names, many = ", ".join(map(known.name, numbers)), len(numbers) > 1
+        text = f"partition{'s' * many} {names}: wanted, and not here: {'each' if many else 'it'} {state}"
+        do = f"replicate -i INSTANCE {content.bringing(numbers)}"
+        yield Finding("PARTITION_WAITS", f"{text}; {instance.name} {told}", do, "" if many else names)
     if choice.wanted is None and not lacking:
         text = f"all partitions are wanted; {instance.name} {told} until its next seed"
         yield Finding("PARTITION_WAITS", text, "replicate -i INSTANCE seed --restart")

@@ -260,6 +260,27 @@ def make_plain(path: Path) -> Path:
     return path
 
 
+def test_partitions_that_wait_are_one_finding(pair: Pair) -> None:
+    """For each state, with one command that brings them, however many there are."""
+    names = [f"p{number:02}" for number in range(10, 60)]
+    for instance in (pair.primary, pair.secondary):
+        partitions.change(instance, lambda now: now.with_limit(63))
+        for name in names:
+            partitions.create(instance, name)
+    subscriptions.set_(pair.secondary, ["sales"])
+    pair.seed()
+    subscriptions.set_(pair.secondary, ["ALL"])
+    (finding,) = [one for one in collect(pair.secondary).findings if one.code == "PARTITION_WAITS"]
+    listed = ", ".join(["DEFAULT", *NAMES[2:], *names])
+    assert finding.text.startswith(f"partitions {listed}: wanted, and not here: each waits for its rows; west has")
+    assert finding.do.endswith("seed" + "".join(f" --partition {name}" for name in listed.split(", ")))
+    pair.secondary.change_subscription(lambda now: now.begun((3, 4)))
+    found = [one for one in collect(pair.secondary).findings if one.code == "PARTITION_WAITS"]
+    assert len(found) == 2
+    assert found[1].text.startswith("partitions stock, hr: wanted, and not here: each is being loaded; west")
+    assert found[1].do.endswith("seed --partition stock --partition hr")
+
+
 def test_less_and_more(pair: Pair) -> None:
     for number, name in enumerate(NAMES[1:]):
         assign(pair.primary, name, [f"t{number}"])
