@@ -54,6 +54,8 @@ _SEQNO_MARKER: Final = 0xCF
 _RUN_WORDS: Final = frozenset(kind << 8 | _SEQNO_MARKER for kind in STREAM_KINDS)
 COPIED_BYTES: Final = 1024
 """Of a body up to this size, to check a copy takes less time than to make a view of it (measured)."""
+LOOK_BYTES: Final = 4096
+"""How far definitions are looked for after the first frame of a run."""
 DEFINITION: Final = re.compile(DEFINE_MARK + rb"[\x80-\xff].{3}(?:[\x00-\x7f]|\xcc.|\xcd.{2}|\xce.{4})\x9a", re.DOTALL)
 """A DEFINE change: its op, an id (five bytes, top bit set), a version, a list of ten. The mark alone is also a value
 of 4 before a number above 65535, which may stand in every row: to decode each such frame took eight times as long as
@@ -240,7 +242,8 @@ def plain_run(
     own = -1
     chain = mark = csn = origin_seqno = 0
     definitions: list[int] = []
-    next_definition = data.find(DEFINE_MARK, index)
+    begin = looked = index
+    next_definition = -1  # up to `looked` there is none
     while index + FRAME_HEAD_BYTES <= size and expected <= last_seqno:
         (
             m0, length, m1, check, m2, elements, kind, m3, seqno, m4, frame_mark, m5, frame_chain, m6, origin, m7,
@@ -262,11 +265,15 @@ def plain_run(
             or xxh3_64_intdigest(piece[index + ORIGIN_OFFSET : end], chain) != frame_chain
         ):
             break
+        if end > looked:
+            again, looked = max(begin, looked + 1 - len(DEFINE_MARK)), _look_up_to(begin, end)
+            if next_definition < 0:
+                next_definition = data.find(DEFINE_MARK, again, looked)
         while 0 <= next_definition < end:
             within = index + FRAME_HEAD_BYTES <= next_definition <= end - len(DEFINE_MARK)
             if within and (not definitions or definitions[-1] != index) and match(data, next_definition, end):
                 definitions.append(index)
-            next_definition = data.find(DEFINE_MARK, next_definition + 1)
+            next_definition = data.find(DEFINE_MARK, next_definition + 1, looked)
         origin_seqno, chain = frame_origin_seqno, frame_chain
         if frame_mark > mark:
             mark = frame_mark
@@ -301,8 +308,9 @@ def skim_run(data: bytes, index: int, expected: int, known: Mapping[int, tuple[i
     if own not in known:
         return nothing
     begin, first = index, expected
+    run_begin = index
     definitions: list[tuple[int, int]] = []
-    mark = _mark_from(data, index)
+    mark = index  # before it no definition begins that was not looked at
     try:
         for expected in range(first, last_seqno + 1):
             length, kind, seqno, origin = unpack(data, index)
@@ -314,7 +322,9 @@ def skim_run(data: bytes, index: int, expected: int, known: Mapping[int, tuple[i
                     break
                 if may_define(data, index + FRAME_HEAD_BYTES, end):
                     definitions.append((index, end))
-                mark = _mark_from(data, end)
+                looked = min(size, _look_up_to(run_begin, end))
+                found = data.find(DEFINE_MARK, end, looked)
+                mark = found if found >= 0 else looked
             begin, index = index, end
         else:
             expected = last_seqno + 1
@@ -334,10 +344,10 @@ def skim_run(data: bytes, index: int, expected: int, known: Mapping[int, tuple[i
     return Skimmed(count, index, own, (head.origin_seqno, head.chain), definitions)
 
 
-def _mark_from(data: bytes, index: int) -> int:
-    """Where the next definition may begin from `index` on; else the end of `data`."""
-    found = data.find(DEFINE_MARK, index)
-    return found if found >= 0 else len(data)
+def _look_up_to(begin: int, end: int) -> int:
+    """Up to where definitions are looked for in a run that has come from `begin` to `end`: as far again as it is long.
+    Where origins take turns, runs are short, and whoever looked through all of the data for each would never end."""
+    return 2 * end - begin + LOOK_BYTES
 
 
 # Frames that do not lie one after the other.

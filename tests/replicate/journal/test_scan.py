@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -17,9 +17,10 @@ from replicate.journal.catalogue import catalogue_before
 from replicate.journal.record import pack_elements
 from replicate.journal.segment import scan
 from replicate.journal.tail import ScanResult
-from replicate.journal.walk import FrameRun, Skimmed, plain_run, skim_run, walk
+from replicate.journal.walk import LOOK_BYTES, FrameRun, Skimmed, plain_run, skim_run, walk
 from replicate.model.transaction import Catalogue, Op
-from tests.harness.journals import ToyJournal, define_payload, make_definition
+from replicate.model.vector import U64_MAX
+from tests.harness.journals import FrameMaker, ToyJournal, define_payload, make_definition
 
 
 @pytest.fixture
@@ -156,6 +157,37 @@ def test_what_is_skimmed_is_what_is_there(journal: ToyJournal) -> None:
         found = skim_run(bytes(flipped), 0, 1, known, run.count)
         assert not found.count or found[:4] == places[found.count][:4]
         assert all(flipped[start:end] == whole[start:end] for start, end in found.definitions)
+
+
+class Counted(bytes):
+    """Counts how many bytes it is searched through."""
+
+    searched = 0
+
+    def find(self, what: Any, begin: Any = 0, end: Any = None, /) -> int:
+        found = super().find(what, begin, end)
+        upto = len(self) if end is None else min(end, len(self))
+        self.searched += (found if found >= 0 else upto) - begin
+        return found
+
+
+def test_where_origins_take_turns_each_byte_is_looked_at_a_few_times_only() -> None:
+    """Not all that follows once more for each run: a journal of suppliers would never be read to its end."""
+    makers = [FrameMaker(origin=origin) for origin in (1, 2)]
+    frames = []
+    for seqno in range(1, 2001):
+        maker = makers[seqno % 2]
+        maker.next_seqno = seqno
+        frames.append(maker.transaction("x" * 100))
+    data, known = Counted(b"".join(frames)), {1: (0, 0), 2: (0, 0)}
+    runs = index = 0
+    while index < len(data):
+        run = plain_run(data, index, runs + 1, known)
+        assert run.count == 1
+        assert skim_run(data, index, runs + 1, known, U64_MAX)[:4] == run[:4]
+        known[run.origin], index, runs = run.point, run.end, runs + 1
+    assert runs == len(frames)
+    assert data.searched < 2 * runs * 3 * LOOK_BYTES
 
 
 def test_a_flip_in_what_a_skim_tells_is_found(journal: ToyJournal) -> None:
