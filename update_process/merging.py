@@ -356,10 +356,13 @@ class Merging:
         self._own.committed()
 
     def _removing(self) -> Stamp | None:
-        """The stamp of our own transaction that would come next, after those that were taken; None: there may be none,
-        since we are getting back what we had. Others may have forgotten a row that gives way, and have another one
-        under its key by now: ours would be the later word, and remove that one everywhere."""
-        return None if self._is_restoring else self._own.next_stamp(self._csn)
+        """The stamp of our own transaction that would come next, after those that were taken; None: there may be none.
+
+        While we get back what we had, others may have forgotten a row that gives way, and have another one under its
+        key by now: ours would be the later word, and remove that one everywhere. While we write nothing, nobody may
+        know of us yet, and wait for us before a change of the schema (model/fences.py): ours would stand beside it."""
+        writes = self._session.door.instance.content.uuid in self._writers.writing()
+        return self._own.next_stamp(self._csn) if writes and not self._is_restoring else None
 
     def _take(self, body: Sequence[Any], changes: Sequence[Any], frame: bytes) -> bytes:
         for rows in self._session.rows.values():

@@ -203,6 +203,9 @@ class ReadRegion(Protocol):
     def merges(self) -> Iterable[MergedRow]:
         """What was lost in merges, oldest first."""
 
+    def tables(self) -> Sequence[TableDefinition]:
+        """What is recorded of its tables."""
+
     def unmergeable(self, definition: TableDefinition, *, keys_chosen: bool) -> Unmergeable | None:
         """Why several suppliers cannot write a table of it; None where they can. `keys_chosen`: the application gives
         every row a key that no other site gives."""

@@ -8,7 +8,7 @@ Leaves to others: who may be a supplier (supplier.py), the merge of what several
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ from replicate.model.transaction import LEFT, SHARED, WRITTEN, Op, TableDefiniti
 from replicate.model.writers import REST, Writers, dotted
 from replicate.pool import control as word
 from replicate.region.kind import KIND
-from replicate.region.protocol import CapturedChanges, Unmergeable
+from replicate.region.protocol import CapturedChanges, ReadRegion, Unmergeable
 from replicate.region.sqlite.own_counters import PLACES
 
 
@@ -172,17 +172,23 @@ def tables_that_bar(instance: Instance, partition: str, *, keys_chosen: bool) ->
 def unmergeable_tables(door: Door, number: int, *, keys_chosen: bool) -> list[Unmergeable]:
     """Of a partition's tables (REST: of all) those that several suppliers cannot write, by name."""
     entry = door.instance.regions[0]
-    definitions = sorted(door.catalogue_now().in_force().values(), key=lambda one: one.table)
     with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
-        found = (
-            opened.unmergeable(one, keys_chosen=keys_chosen) for one in definitions if number in (REST, one.partition)
-        )
-        return [one for one in found if one is not None]
+        definitions = sorted(_tables_of(opened, number).values(), key=lambda one: one.table)
+        found = [opened.unmergeable(one, keys_chosen=keys_chosen) for one in definitions]
+    return [one for one in found if one is not None]
+
+
+def _tables_of(opened: ReadRegion, number: int) -> dict[str, TableDefinition]:
+    """A partition's tables (REST: all) that there are: the catalogue knows those, too, that there were."""
+    return {one.table: one for one in opened.tables() if number in (REST, one.partition)}
 
 
 def _merged_otherwise(door: Door, number: int, sums: Sequence[str], whole: Sequence[str]) -> tuple[str | None, ...]:
     """As a record says it (model/writers.py). NotFoundError, NotSupportedError."""
-    tables = {one.table for one in door.catalogue_now().in_force().values() if number in (REST, one.partition)}
+    entry = door.instance.regions[0]
+    with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+        tables = _tables_of(opened, number)
+        summed = _summed(door, opened, tables, sums)
     for table in whole:
         if table not in tables:
             raise NotFoundError(
@@ -190,15 +196,13 @@ def _merged_otherwise(door: Door, number: int, sums: Sequence[str], whole: Seque
                 where=str(door.instance.path),
                 do=f"It has {', '.join(sorted(tables))}",
             )
-    return (*_summed(door, number, sums), *(one for table in sorted(set(whole)) for one in (table, None)))
+    return (*summed, *(one for table in sorted(set(whole)) for one in (table, None)))
 
 
-def _summed(door: Door, number: int, sums: Sequence[str]) -> tuple[str, ...]:
+def _summed(
+    door: Door, opened: ReadRegion, tables: Mapping[str, TableDefinition], sums: Sequence[str]
+) -> tuple[str, ...]:
     """Table and column of each, by turns. NotFoundError, NotSupportedError."""
-    if not sums:
-        return ()
-    entry = door.instance.regions[0]
-    tables = {one.table: one for one in door.catalogue_now().in_force().values() if number in (REST, one.partition)}
     found: list[tuple[TableDefinition, str]] = []
     for name in sorted(set(sums)):
         table, _, column = name.partition(".")
@@ -209,9 +213,8 @@ def _summed(door: Door, number: int, sums: Sequence[str]) -> tuple[str, ...]:
                 do=f"Name table and column (orders.count) of: {', '.join(sorted(tables))}",
             )
         found.append((tables[table], column))
-    with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
-        told = ((one.table, column, opened.unsummable(one, column)) for one, column in found)
-        faults = [f"{table}.{column}: {why}" for table, column, why in told if why]
+    told = ((one.table, column, opened.unsummable(one, column)) for one, column in found)
+    faults = [f"{table}.{column}: {why}" for table, column, why in told if why]
     if faults:
         raise NotSupportedError(
             f"not every one of these columns can be a sum: {'; '.join(faults)}",

@@ -95,6 +95,16 @@ class Suppliers:
         made.level()
         return made
 
+    def seed_one_more(self, name: str) -> Instance:
+        """A secondary of a, which may become a supplier. It is carried nothing until it is one of `names`."""
+        first = self.by["a"]
+        one = Instance.create(self.directory / name, role="secondary", name=name, network=first.content.network)
+        self.by[name] = with_settings(one, SMALL)
+        first.register_peer(name, "127.0.0.1", 7430)
+        seed(first, self.by[name])
+        self.by[name].reload()
+        return self.by[name]
+
     def connect(self, name: str) -> Connection:
         """An application's connection to that supplier."""
         return connect(self.by[name].path)

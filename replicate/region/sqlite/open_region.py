@@ -7,7 +7,7 @@ Leaves to others: what is done with it (writing.py, applying.py, recovering.py),
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import apsw
 
@@ -28,6 +28,7 @@ from replicate.region.sqlite.forensics.older_than_wal import find_gap
 from replicate.region.sqlite.mergeable import unmergeable, unsummable
 from replicate.region.sqlite.open import open_region, translate
 from replicate.region.sqlite.row_stamps import count_open, read_absorbed, read_merged
+from replicate.region.sqlite.schema import recorded_definitions
 
 
 class Naming:
@@ -91,6 +92,10 @@ class OpenedFile:
     def open_merges(self) -> int:
         """How many values that were lost in merges were not looked at."""
         return count_open(self.connection)
+
+    def tables(self) -> Sequence[TableDefinition]:
+        """What is recorded of its tables."""
+        return tuple(recorded_definitions(self.connection))
 
     def unmergeable(self, definition: TableDefinition, *, keys_chosen: bool) -> Unmergeable | None:
         """Why several suppliers cannot write a table of it."""
