@@ -74,6 +74,8 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                    (f"sum({RATE.format('merged_total')}) or vector(0)", "merged (suppliers)"),
                    (f"sum({RATE.format('lost_total')}) or vector(0)", "lost in merges (suppliers)")), "ops",
                   about="Each applies several transactions. Only suppliers merge rows."),
+            Panel("Suppliers stand aside", (("schema_fence_seconds or vector(0)", WHO),), "s",
+                  about=METRICS["dualsite_schema_fence_seconds"].help),
         ),
     ),
     (

@@ -179,6 +179,8 @@ class _Driver:
         self._busy = BusyRate()
         self._pool: ReceivePool | None = None
         """The one that is attached."""
+        self._fenced_since_us: int | None = None
+        """See SupplierApplier."""
 
     async def run(self) -> None:
         context = self._context
@@ -201,6 +203,9 @@ class _Driver:
 
     def _figures(self) -> dict[str, Any]:
         measure = measured(self._session, self._pool, self._statistics, self._lag)
+        if self._session.door.instance.is_supplier:
+            since_us = self._fenced_since_us
+            measure["schema_fence_s"] = 0 if since_us is None else max(0.0, time.time() - since_us / 1e6)
         return {"state": self._last_waiting.value, **measure}
 
     def _why_not_ready(self) -> str:
@@ -381,6 +386,7 @@ class _Driver:
             )
         if isinstance(applier, SupplierApplier):
             self._context.status(awaited=applier.awaited(), told=applier.told())
+            self._fenced_since_us = applier.fenced_since_us()
         for region, is_made in done.arrived:
             if is_made:
                 self._log.info("region made", region=region)

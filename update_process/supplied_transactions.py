@@ -162,6 +162,11 @@ class SupplierApplier:
         """Suppliers that have not told that they have what several write, and since when (seconds since 1970)."""
         return self._tending.awaited()
 
+    def fenced_since_us(self) -> int | None:
+        """Since when a supplier has the others stand aside to change the schema (microseconds since 1970)."""
+        writers = self._parting.writers
+        return next((writers.fences.since_us(one) for one in writers.fences.open(writers.retired)), None)
+
     def told(self) -> dict[str, dict[str, int]]:
         """See Tending."""
         return self._tending.told()

@@ -21,12 +21,12 @@ from replicate.door.secondary import open_apply_session
 from replicate.errors import NotSupportedError, PermissionRefusedError, ReplicateError, UsageError
 from replicate.instance.instance import Instance
 from replicate.model.elements import PLACED, left_out
-from replicate.region.sqlite.allowed_definitions import check_travelling
+from replicate.model.told_fences import ToldFence
 from replicate.region.sqlite.apply.rows import RowApplier
 from replicate.region.sqlite.checkpoint import sync_wal
 from replicate.region.sqlite.sql.elements import element_of_text
 from replicate.region.sqlite.sql.statements import split
-from replicate.roles.schema_fence import ToldFence, fence, unfence
+from replicate.roles.schema_fence import fence, unfence
 
 
 class SchemaRun(NamedTuple):

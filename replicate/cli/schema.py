@@ -14,7 +14,7 @@ from replicate.errors import UsageError
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
-    from replicate.roles.schema_fence import ToldFence
+    from replicate.model.told_fences import ToldFence
 
 
 @click.group(cls=Noun)
@@ -117,9 +117,10 @@ def status() -> int:
 
 
 def _told(one: ToldFence) -> str:
+    since = f"since {one.since}"
     if one.awaited:
-        return f"{one.by} has all other suppliers stand aside; waited for: {', '.join(one.awaited)}"
-    return f"all other suppliers stand aside for {one.by}, which changes the schema"
+        return f"{one.by} has all other suppliers stand aside {since}; waited for: {', '.join(one.awaited)}"
+    return f"all other suppliers stand aside for {one.by}, which changes the schema, {since}"
 
 
 def _waits(found: ToldFence) -> None:

@@ -346,7 +346,7 @@ def skim_run(data: bytes, index: int, expected: int, known: Mapping[int, tuple[i
 
 def _look_up_to(begin: int, end: int) -> int:
     """Up to where definitions are looked for in a run that has come from `begin` to `end`: as far again as it is long.
-    Where origins take turns, runs are short, and whoever looked through all of the data for each would never end."""
+    Where origins take turns, runs are short: one that looks through all of the data for each takes hours."""
     return 2 * end - begin + LOOK_BYTES
 
 

@@ -76,6 +76,10 @@ _KINDS: Final = (
     FindingKind(
         "SUPPLIER_SILENT", "warning", "A supplier has not told for an hour that it has what it shares with others."
     ),
+    FindingKind(
+        "SCHEMA_FENCE", "info", "A supplier has the others stand aside for a change of the schema: they write nothing."
+    ),
+    FindingKind("SCHEMA_FENCE_LASTS", "warning", "The same, for longer than status.fence_warn_s."),
     FindingKind("CLOCK_SKEW", "warning", "The clock of a source's host differs from this one's by seconds."),
     FindingKind("MERGES_OPEN", "info", "Values that were lost as rows were merged were not looked at."),
     FindingKind(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from replicate.errors import JournalDamagedError
+from replicate.model.moment import wall_us
 from replicate.model.transaction import FENCED, STANDS, UNFENCED
 
 FIRST: Final = 1
@@ -82,9 +83,13 @@ class Fences:
         return tuple(sorted(one for one, fence in self.by.items() if fence.is_open and one not in retired))
 
     def next_number(self, own: bytes, csn: int) -> int:
-        """Of the next fence of ours; `csn`: the last time that was given. One that was restored, and does not know its
-        last fence, has a higher one all the same."""
+        """Of the next fence of ours; `csn`: the time that the next transaction bears. One that was restored, and does
+        not know its last fence, has a higher one all the same."""
         return max(self.by[own].number + 1 if own in self.by else 1, csn)
+
+    def since_us(self, fencer: bytes) -> int:
+        """When it began to fence, in microseconds since 1970."""
+        return wall_us(self.by[fencer].number)
 
     def is_fencing(self, own: bytes) -> bool:
         """Whether we fence now."""

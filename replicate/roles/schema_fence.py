@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Final
 
 from replicate.door.door import Door
@@ -24,8 +23,10 @@ from replicate.door.writer_check import asked_to_stand, name_of
 from replicate.errors import ConfigurationError, NotWriterError, TryAgainError
 from replicate.instance.instance import Instance
 from replicate.model.schema_fences import Stand
+from replicate.model.moment import first_csn
+from replicate.model.told_fences import ToldFence, told_fences
 from replicate.model.transaction import FENCED, STANDS, UNFENCED
-from replicate.model.writers import REST, Writers
+from replicate.model.writers import REST
 from replicate.pool import control as word
 from replicate.region.kind import KIND
 from replicate.roles.partition_writers import held_session, say, supplier_door
@@ -34,19 +35,6 @@ from replicate.system.failpoint import hit
 LOOK_S: Final = 0.2
 LOCK_S: Final = 5.0
 """How long an application's transaction is waited for at least, which is no reason to say that a supplier is."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToldFence:
-    """A fence that is open. `by`: who fences; `awaited`: those that do not stand aside for it yet, by name. `is_own`:
-    it is this one's; `is_once`: it ends with the first change of the schema; `is_closed`: it is this one's, and the
-    schema may be changed."""
-
-    by: str
-    awaited: tuple[str, ...]
-    is_own: bool
-    is_once: bool
-    is_closed: bool
 
 
 def fence(
@@ -73,7 +61,8 @@ def fence(
                         do=f"Wait until it has ended that, or end it there: replicate -i {who} schema unfence",
                         writer=who,
                     )
-                number = writers.fences.next_number(own, int(door.words[word.LAST_CSN]))
+                now = first_csn(time.time_ns() // 1000)
+                number = writers.fences.next_number(own, max(int(door.words[word.LAST_CSN]) + 1, now))
                 say(door, session, REST, [FENCED, own, number, is_once])
                 hit("fence.said")
     return _stood(instance, deadline_s, waits)
@@ -139,15 +128,4 @@ def fences(instance: Instance) -> list[ToldFence]:
         return []
     entry = instance.regions[0]
     with door_of(instance) as door, closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
-        writers: Writers = opened.writers()
-        known, own = asked_to_stand(door, writers), instance.content.uuid
-        return [
-            ToldFence(
-                name_of(door, one),
-                tuple(sorted(name_of(door, who) for who in writers.fences.awaited(one, known, writers.retired))),
-                one == own,
-                writers.fences.by[one].is_once,
-                one == own and writers.fences.is_ours(own, known, writers.retired),
-            )
-            for one in writers.fences.open(writers.retired)
-        ]
+        return told_fences(opened.writers(), door.catalogue_now().histories, instance.content.uuid)

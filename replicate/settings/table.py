@@ -455,6 +455,13 @@ class StatusConfig:
         least=0,
         most=3650,
     )
+    fence_warn_s: float = _setting(
+        300.0,
+        "status of a supplier warns when others have stood aside for longer, so that the schema may change.",
+        unit="s",
+        least=0,
+        most=86400,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ from replicate.status.roles import (
     rollback_findings,
     succession_findings,
 )
+from replicate.status.schema_fences import schema_fence_findings
 
 CONNECTED_STATES: Final = (
     "sending",
@@ -135,6 +136,7 @@ def collect(instance: Instance) -> Status:
     were_level = {one.name for one in suppliers if one.was_level} | were_level_by_packets(instance)
     problems += restoring_findings(instance, were_level)
     problems += merging_findings(instance, now_wall_ns / 1e9)
+    problems += schema_fence_findings(instance, now_wall_ns / 1e9)
     problems += clock_findings(instance)
     problems += lost_findings(instance)
     by_packets = hears_by_packets(instance)

@@ -327,6 +327,10 @@ class Opened:
     def merges(self) -> list[Any]:
         return self.connection.content.merges
 
+    def tables(self) -> Sequence[TableDefinition]:
+        """None of a model's is looked at."""
+        return ()
+
     def unmergeable(self, definition: TableDefinition, *, keys_chosen: bool) -> None:
         """A model's tables can all be merged."""
 

@@ -261,6 +261,7 @@ ALL_OF_STATE: dict[str, set[str]] = {
 ELSEWHERE = {
     "dualsite_partition_here_state": ("receiver", 'partition="sales"'),
     "dualsite_lost_total": ("update", 'daemon="update"'),
+    "dualsite_schema_fence_seconds": ("update", 'daemon="update"'),
 }
 """What only others tell, a secondary with some partitions and a supplier: by whom, and its labels."""
 
@@ -334,6 +335,7 @@ def test_in_each_state_those_alerts_fire_and_no_others(walk: Walk, state: str, t
         ("DualsiteDiskFilling", "disk_fill_ratio", 0.86),
         ("DualsitePartitionWaits", "partition_here_state", 0.0),
         ("DualsiteValuesLost", "lost_total", 1.0),
+        ("DualsiteSchemaFenceLasts", "schema_fence_seconds", 301.0),
         ("DualsiteCertificateExpires", "certificate_expires_seconds", 13 * 86_400.0),
         ("DualsiteDifferent", "compared_equal_state", 0.0),
         ("DualsiteDiverged", "patrol_different_ranges", 1.0),
