@@ -74,7 +74,7 @@ _KINDS: Final = (
         "A supplier, or a primary, was restored, and takes no writes until others have brought back what it had.",
     ),
     FindingKind(
-        "SUPPLIER_SILENT", "warning", "A supplier has not told for an hour that it has what it shares with others."
+        "SUPPLIER_SILENT", "warning", "A supplier has not told for status.silent_warn_s that it has what others wrote."
     ),
     FindingKind(
         "SCHEMA_FENCE", "info", "A supplier has the others stand aside for a change of the schema: they write nothing."

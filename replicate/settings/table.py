@@ -455,6 +455,13 @@ class StatusConfig:
         least=0,
         most=3650,
     )
+    silent_warn_s: float = _setting(
+        3600.0,
+        "status of a supplier warns when another one has not told for so long that it has what all write.",
+        unit="s",
+        least=1,
+        most=864000,
+    )
     fence_warn_s: float = _setting(
         300.0,
         "status of a supplier warns when others have stood aside for longer, so that the schema may change.",

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Final
 
 from replicate.daemon.files import DaemonFiles
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.model.findings import Finding
 from replicate.region.kind import KIND
-
-SILENT_S: Final = 3600.0
-"""A supplier that has told nothing for so long, though there is something to tell, is a finding."""
 
 
 def merging_findings(instance: Instance, now_wall_s: float) -> Iterator[Finding]:
@@ -31,10 +27,11 @@ def merging_findings(instance: Instance, now_wall_s: float) -> Iterator[Finding]
     status = DaemonFiles(instance.path, "update").read_status()
     awaited = None if status is None or not status.is_running else status.facts.get("awaited")
     for name, since in sorted(awaited.items()) if isinstance(awaited, dict) else ():
-        if now_wall_s - float(since) >= SILENT_S:
-            hours = (now_wall_s - float(since)) / 3600
+        silent_s = now_wall_s - float(since)
+        if silent_s >= instance.config.status.silent_warn_s:
+            told = f"{silent_s / 3600:.0f} h" if silent_s >= 3600 else f"{silent_s:.0f} s"
             text = (
-                f"supplier {name} has not told for {hours:.0f} h that it has what all write: journals and stamps of "
+                f"supplier {name} has not told for {told} that it has what all write: journals and stamps of "
                 "rows are kept for it"
             )
             do = (

@@ -12,6 +12,7 @@ Leaves to others: kills at named steps (tests/update_process/test_merging.py), w
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import random
@@ -55,10 +56,13 @@ soft_period_s = 0.2
 connect_timeout_s = 2
 [update]
 tell_seen_s = 0.5
+[status]
+silent_warn_s = 5
 """
 DEAD_AFTER_S: Final = 2
 """The longest of the timeouts after which a line counts as dead."""
 OUTLASTED: Final = "suppliers: timeouts outlasted by islands"
+SILENT: Final = "suppliers: islands named as silent"
 KEEPS: Final = 64 * 1024 * 1024
 PRUNES: Final = 1024 * 1024
 """Bytes of a segment: so large that a journal keeps all of an episode, or so small that it does not."""
@@ -325,8 +329,18 @@ class Three:
             self.counted(self.load)
         self.figures["suppliers: rows remembered for islands"] += min(map(self.street.stamped, others))
         self.figures[OUTLASTED] += int((time.monotonic() - begun_s) / DEAD_AFTER_S)
+        for other in others:
+            wait_until(lambda other=other: name in self._silent_at(other), what=f"{other} says that {name} is silent")
+        self.figures[SILENT] += len(others)
         self.heal()
         self.counted(self.load)
+        for other in NAMES:
+            wait_until(lambda other=other: not self._silent_at(other), what=f"{other} says that nobody is silent")
+
+    def _silent_at(self, name: str) -> set[str]:
+        """Who has told nothing for long, by the word of that site's status."""
+        told = json.loads(self.street.on(self.street.by[name], "--json", "status", check=False).stdout)
+        return {one["subject"] for one in told["findings"] if one["code"] == "SUPPLIER_SILENT"}
 
     def files_come_back(self) -> None:
         """Those of a backup at rest; its applications wait until it takes writes again, and the others write on."""

@@ -14,8 +14,9 @@ from replicate.daemon.files import DaemonFiles
 from replicate.instance.instance import Instance
 from replicate.roles.merge_losses import settle
 from replicate.status.collect import collect
-from replicate.status.merging import SILENT_S, merging_findings, who_has_what
+from replicate.status.merging import merging_findings, who_has_what
 from replicate.status.text import lines
+from tests.harness.instances import with_settings
 from tests.harness.suppliers import Suppliers, run, shared
 
 
@@ -49,9 +50,12 @@ def test_a_supplier_that_is_silent_for_an_hour_is_named(two: Suppliers, monkeypa
 
     Status.facts = facts  # type: ignore[attr-defined]
     monkeypatch.setattr(DaemonFiles, "read_status", lambda _self: Status)
-    assert found(site, 1000.0 + SILENT_S - 1) == []
-    ((code, text),) = found(site, 1000.0 + 3 * SILENT_S)
+    warn_s = site.config.status.silent_warn_s
+    assert found(site, 1000.0 + warn_s - 1) == []
+    ((code, text),) = found(site, 1000.0 + 3 * warn_s)
     assert (code, text[:35]) == ("SUPPLIER_SILENT", "supplier b has not told for 3 h tha")
+    ((_, text),) = found(with_settings(site, "[status]\nsilent_warn_s = 5\n"), 1005.0)
+    assert text.startswith("supplier b has not told for 5 s that")
 
 
 def test_who_has_what_of_whom_is_as_the_update_process_last_said(
