@@ -10,6 +10,7 @@ Leaves to others: which table is in which (its definition says so), and who subs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ MOVED_EMPTY: Final = 0x8000_0000
 """Beside the former partition in the argument of the comment that tells of a table's move: it had no rows."""
 _RESERVED: Final = {NONE: PARTITION_NONE, ALL: PARTITION_STREAM}
 _TOLD_CHARACTERS_MAX: Final = 255
+_NAME: Final = re.compile(r"\w[\w.-]{0,62}\Z")
+"""Of one that is made: what commands print with it is one line, and can be copied. Those of before are as they are."""
 _NAME_HEAD_BYTES: Final = 3
 """Of a name in msgpack, at most."""
 LIMIT: Final = 16
@@ -71,7 +74,12 @@ class Partitions:
 
     def created(self, name: str, number: int | None = None) -> Partitions:
         """With one more; the lowest free number when none is given. AlreadyExistsError; UsageError for a number out of
-        range, a name that is a word, and one above the limit."""
+        range, a name that is a word or cannot be written in a command, and one above the limit."""
+        if not _NAME.match(name):
+            raise UsageError(
+                f"{name!r} is no name of a partition",
+                do="Use 1 to 63 letters, digits, '.', '_' or '-', beginning with a letter, a digit or '_'",
+            )
         if name.upper() in (*_RESERVED, "COMMENT") or name.isdigit():
             raise UsageError(f"a partition cannot be called {name}", do="Give it another name")
         for known, taken in self.names.items():
