@@ -53,13 +53,13 @@ def create(instance: Instance, name: str, number: int | None = None) -> int:
 
 def drop(instance: Instance, name: str) -> int:
     """Remove a partition that has no tables; the number that it had. Raises what `Partitions.dropped` raises;
-    UsageError when it has some."""
+    UsageError when it has some, and where a peer may have it: what gets its number next would go there."""
     number = instance.partitions_now().number(name)
-    _require_empty(instance, number)
+    _require_unused(instance, number)
     before = instance.partitions_now()
     instance.change_partitions(lambda known: known.dropped(name))
     try:
-        _require_empty(instance, number)  # one may have been put there meanwhile
+        _require_unused(instance, number)  # a table may have been put there meanwhile
     except UsageError:
         instance.change_partitions(lambda known: known.created(before.name(number), number))
         raise
@@ -155,7 +155,7 @@ def _named(instance: Instance, text: str) -> tuple[str, str]:
     raise UsageError(f"{text} names no region", do=f"Say REGION.TABLE; there are {', '.join(regions) or 'no regions'}")
 
 
-def _require_empty(instance: Instance, number: int) -> None:
+def _require_unused(instance: Instance, number: int) -> None:
     left = tables_by_partition(instance).get(number, [])
     if left and number != PARTITION_DEFAULT:
         region, table = left[0]
@@ -163,6 +163,15 @@ def _require_empty(instance: Instance, number: int) -> None:
             f"partition {instance.content.partitions.name(number)} has {len(left)} tables, among them {region}.{table}",
             do="Put them into another one first: replicate -i INSTANCE partition assign NAME TABLE…",
         )
+    for peer in instance.content.peers:
+        if number in (peer.partitions or ()):
+            others = ",".join(instance.content.partitions.name(one) for one in peer.partitions or () if one != number)
+            raise UsageError(
+                f"peer {peer.name} may have partition {instance.content.partitions.name(number)}, and would have what "
+                f"gets the number {number} next",
+                do=f"Say without it what it may have: replicate -i INSTANCE peer add {peer.name} "
+                f"{'--packets' if peer.by_packets else peer.address} --partitions {others or 'NAME,…'} --replace",
+            )
 
 
 def place_element(instance: Instance, element: str, name: str) -> Partitions:

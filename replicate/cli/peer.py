@@ -30,7 +30,7 @@ def peer() -> None:
 @click.argument("name")
 @click.argument("address", metavar="[HOST:PORT]", required=False)
 @click.option("--packets", is_flag=True, help="No line leads to it: it gets packets (replicate help packets).")
-@click.option("--certificate", default="", metavar="NAME", help="The name in its certificate, if that is not NAME.")
+@click.option("--certificate", metavar="NAME", help="The name in its certificate, if that is not NAME.")
 @click.option("--partitions", metavar="NAME,…", help="The most that it may have, of partitions; or ALL.")
 @click.option("--outbox", cls=Once, metavar="DIR", help="Where packets for it are written [packets.outbox].")
 @click.option("--inbox", cls=Once, metavar="DIR", help="Where packets of it arrive, too [packets.inbox].")
@@ -39,7 +39,7 @@ def add(
     name: str,
     address: str | None,
     packets: bool,
-    certificate: str,
+    certificate: str | None,
     partitions: str | None,
     outbox: str | None,
     inbox: str | None,

@@ -30,7 +30,7 @@ from replicate.model.vector import U64_MAX, Origin
 from replicate.wire.vector_refusals import refused
 
 FORMAT: Final = 1
-_DO: Final = "Print it again there: replicate -i INSTANCE --json ruv"
+_DO: Final = "Print it again there: replicate -i OTHER --json ruv >FILE"
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ STREAM: Final = "ALL"
 NOT_HELD: Final = "not held"
 EVEN: Final = "even"
 DIVERGED: Final = "diverged"
-_DO: Final = "Print it again there: replicate -i INSTANCE --json scr"
+_DO: Final = "Print it again there: replicate -i OTHER --json scr >FILE"
 
 
 @dataclass(frozen=True, slots=True)

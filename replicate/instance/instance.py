@@ -531,14 +531,14 @@ class Instance:
         host: str,
         port: int,
         *,
-        certificate: str = "",
+        certificate: str | None = None,
         replace_address: bool = False,
         partitions: tuple[int, ...] | None = AS_KNOWN,
         boxes: tuple[str, str] | None = None,
     ) -> PeerEntry:
-        """Enter a consumer, which may have those `partitions` at most; its outbox and inbox (None: as they are). A
-        known one with the same facts is no error; with others it is AlreadyExistsError, unless `replace_address`. A
-        running Source Server keeps the connection that it has; its next one goes there."""
+        """Enter a consumer, which may have those `partitions` at most; its outbox and inbox, and the name in its
+        certificate (None: as they are; "": its own). A known one with the same facts is no error; with others it is
+        AlreadyExistsError, unless `replace_address`. A running Source Server goes there with its next connection."""
         self.refuse_feed("feeds nobody: what others write there is no part of the stream")
         with self._changing() as content:
             if check_name(name, "peer") == content.name:
@@ -547,8 +547,9 @@ class Instance:
             if partitions == AS_KNOWN:
                 partitions = None if known is None else known.partitions
             passive = known is not None and known.passive
+            borne = certificate if certificate is not None else "" if known is None else known.certificate
             boxes = boxes or ("" if known is None else known.outbox, "" if known is None else known.inbox)
-            entry = PeerEntry(name, host, port, certificate, passive, partitions, *boxes)
+            entry = PeerEntry(name, host, port, "" if borne == name else borne, passive, partitions, *boxes)
             if known not in (None, entry) and not replace_address:
                 assert known is not None
                 raise AlreadyExistsError(

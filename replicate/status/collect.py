@@ -252,7 +252,7 @@ def _waiting(instance: Instance) -> Iterator[Finding]:
         wanted, table = choice.rows.get(key), ".".join(filter(None, key))
         what = told_what(wanted) if wanted is not None else "all rows"
         text = f"of table {table} {what} are wanted, and are here with the next copy of them"
-        yield Finding("ROWS_WAIT", text, "replicate -i INSTANCE seed --restart", table)
+        yield Finding("ROWS_WAIT", text, instance.way_out, table)
     if content.held is None:
         return
     known, told = content.partitions, instance.told_held

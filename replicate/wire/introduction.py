@@ -86,8 +86,8 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     ),
     RefuseCode.PARTITION_REFUSED: (
         PeerRefusedError,
-        "Say on the secondary what is wanted: replicate -i INSTANCE subscription set NAME…; or have the source give it "
-        "more: replicate -i INSTANCE peer add NAME HOST:PORT --partitions NAME,… --replace",
+        "Say on the secondary what is wanted: replicate -i SECONDARY subscription set NAME…; or have the source give "
+        "it more: replicate -i PRIMARY peer add NAME HOST:PORT --partitions NAME,… --replace",
     ),
     RefuseCode.ROWS_REFUSED: (
         PeerRefusedError,

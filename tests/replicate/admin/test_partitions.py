@@ -236,6 +236,17 @@ def test_what_is_refused(pair: Pair) -> None:
     assert pair.primary.content.partitions == ONLY_DEFAULT
 
 
+def test_a_partition_that_a_peer_may_have_is_not_dropped(pair: Pair) -> None:
+    """What gets its number next would go to that peer, which was never to have it."""
+    pair.primary.register_peer("west", "127.0.0.1", 7430, partitions=(2, 9), replace_address=True)
+    with pytest.raises(UsageError, match="peer west may have partition stock") as caught:
+        partitions.drop(pair.primary, "stock")
+    assert caught.value.do.endswith("peer add west 127.0.0.1:7430 --partitions sales --replace")
+    assert pair.primary.partitions_now().number("stock") == 9
+    pair.primary.register_peer("west", "127.0.0.1", 7430, partitions=(2,), replace_address=True)
+    assert partitions.drop(pair.primary, "stock") == 9
+
+
 def test_a_table_that_comes_while_its_partition_is_dropped(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     real, looked = tables_by_partition, list[int]()
 

@@ -462,6 +462,7 @@ def test_some_rows_of_a_table(pair: Pair, tmp_path: Path) -> None:
     assert subscriptions.filter_(west, "t1", " v  >  5 ") == ("main", "t1")
     (finding,) = [one for one in collect(west).findings if one.code == "ROWS_WAIT"]
     assert "of table main.t1 the rows where v  >  5 are wanted" in finding.text
+    assert finding.do == west.way_out
     for table, condition, told in (
         ("note_data", "id = 1", "table note_data is kept by a virtual table"),
         ("note", "body = 'x'", "there is no table note"),

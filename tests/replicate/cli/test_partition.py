@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from replicate.cli.root import root
-from replicate.errors import AlreadyExistsError
+from replicate.errors import AlreadyExistsError, UsageError
 from tests.harness.pair import Pair
 
 
@@ -82,5 +82,8 @@ def test_a_primary(pair: Pair) -> None:
     counted = told("-i", "east", "audit", "count", "--by", "partition")
     assert [one["partition"] for one in counted] == ["", "DEFAULT", "sales"]
     assert told("-i", "east", "instance", "show")["partitions"] == "DEFAULT, sales, stock"
+    with pytest.raises(UsageError, match="peer west may have partition stock"):
+        said("-i", "east", "partition", "drop", "stock")
+    said("-i", "east", "peer", "add", "west", "127.0.0.1:7430", "--partitions", "sales", "--replace")
     assert "partition stock, number 40, dropped" in said("-i", "east", "partition", "drop", "stock")
     assert said("-i", "east", "subscription", "list") == "all partitions\n"

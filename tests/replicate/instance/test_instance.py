@@ -257,6 +257,15 @@ def test_rows_are_kept_in_a_format_of_their_own_and_only_while_there_are_some(tm
             decode(json.dumps(facts).encode(), "x")
 
 
+def test_the_name_in_a_peers_certificate_stays_until_another_is_named(tmp_path: Path) -> None:
+    """`peer add … --partitions … --replace`, which messages advise, says nothing of it."""
+    instance = Instance.create(tmp_path / "alpha", role="primary")
+    instance.register_peer("west", "127.0.0.1", 7001, certificate="w.example")
+    again = instance.register_peer("west", "127.0.0.1", 7001, partitions=(2,), replace_address=True)
+    assert (again.certificate, again.partitions) == ("w.example", (2,))
+    assert instance.register_peer("west", "127.0.0.1", 7001, certificate="west", replace_address=True).certificate == ""
+
+
 def test_a_mode_is_a_fact_of_a_peer_and_changes_nothing_else(tmp_path: Path) -> None:
     instance = Instance.create(tmp_path / "a", role="primary")
     instance.register_peer("west", "127.0.0.1", 7001, certificate="w")
