@@ -301,7 +301,8 @@ class SourceConnection:
             raise refusal(
                 RefuseCode.PARTITION_REFUSED,
                 f"{instance.name} has partition {', '.join(map(known.name, late))} in its journal from transaction "
-                f"{max(instance.content.streamed[one] for one in late)} on, and not from {restart.next_seqno}",
+                f"{max(instance.content.streamed[one] for one in late)} on, and not from {restart.next_seqno}: there, "
+                "remove it, add it and load it again",
             )
         peer = instance.peer(self.consumer.peer_name)
         more = [number for number in restart.partitions if not peer.may_have(number)]
@@ -345,10 +346,13 @@ class SourceConnection:
         return replace(agreed, from_part=0)
 
     def _chosen_by(self) -> tuple[object, ...]:
-        """What decides what goes: the partitions that there are, what is held here, what the peer may have."""
+        """What decides what goes: the partitions that there are, what is held here and from where on the journal has
+        it (what was removed and loaded again is held as before, and lacks what came between), what the peer may
+        have."""
         content, name = self.consumer.instance.content, self.consumer.peer_name
         bound = next((one.partitions for one in content.peers if one.name == name), None)
-        return content.partitions, content.held, content.held_rows, bound
+        held_from = {one: content.streamed.get(one, 0) for one in content.held or ()}
+        return content.partitions, content.held, held_from, content.held_rows, bound
 
     def _is_chosen_otherwise(self) -> bool:
         """Whether that, or a partition's name, is not so any more, now that something of the instance is not."""

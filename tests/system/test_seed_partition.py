@@ -7,6 +7,7 @@ What is refused, and each step of putting rows in, is in tests/replicate/transfe
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,3 +239,48 @@ def test_a_third_site_that_comes_from_before(street: Street) -> None:
     street.on(third, "wait", "--seqno", str(last), "--timeout", "60")
     street.on(third, "compare", "--with", street.secondary)
     assert rows(third / "regions" / "main.db", "account") == rows(street.database, "account")
+
+
+@pytest.mark.slow
+def test_a_third_site_while_the_relay_removes_and_loads_again(street: Street) -> None:
+    """What came between is not in the relay's journal: also where its Source Server has looked before and after only,
+    and the relay holds the same both times."""
+    third, address = street.directory / "third", f"127.0.0.1:{free_port()}"
+    network = street.status(street.secondary)["network"]
+    street.run("instance", "create", third, "--role", "secondary", "--network", network)
+    street.others.append(third)
+    street.on(third, "subscription", "set", "3")
+    street.on(street.secondary, "peer", "add", "third", address)
+    street.on(third, "receiver", "start", "--listen", address)
+    street.on(third, "seed", "--from", street.secondary)
+    street.on(third, "update", "start")
+    street.on(street.secondary, "source", "start", "--peer", "third")
+    last = street.write("INSERT INTO setting VALUES ('before', 1)")
+    street.on(third, "wait", "--seqno", str(last), "--timeout", "60")
+    street.kill(street.secondary, "source-third", signal.SIGSTOP)
+    street.on(street.secondary, "subscription", "add", "sales")  # else none would be left
+    street.on(street.secondary, "subscription", "remove", "stock")
+
+    def is_without() -> bool:
+        last = street.write("INSERT INTO setting VALUES (hex(randomblob(8)), 1)")
+        street.on(street.secondary, "wait", "--seqno", str(last), "--timeout", "60")
+        return (
+            json.loads(street.on(street.secondary, "--json", "audit", "show", "--last", "1").stdout)["kind"] == "NULL"
+        )
+
+    wait_until(is_without, what="the relay gets no more of it")
+    street.on(street.secondary, "subscription", "set", "stock")
+    street.on(street.secondary, "seed", "--partition", "stock")
+    street.kill(street.secondary, "source-third", signal.SIGCONT)
+    street.write("INSERT INTO setting VALUES ('after', 1)")
+
+    def says_so() -> bool:
+        told = "secondary has partition stock in its journal from transaction"
+        return any(told in json.dumps(line) for line in street.log(street.secondary, "source-third"))
+
+    wait_until(says_so, what="the relay refuses by name")
+    street.on(third, "update", "stop")
+    street.on(third, "seed", "--restart", "--from", street.secondary)
+    street.on(third, "update", "start")
+    street.on(third, "wait", "--seqno", str(street.write("INSERT INTO setting VALUES ('more', 1)")), "--timeout", "60")
+    assert rows(third / "regions" / "main.db", "setting") == rows(street.database, "setting")
