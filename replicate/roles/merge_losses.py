@@ -146,7 +146,7 @@ def take(instance: Instance, connection: Any, number: int, values: Mapping[str, 
     """Write what was lost once more, by a commit of its own: a value into the row that is there, a whole row where it
     is gone, a delete. `connection`: an application's, to the instance's region. `values`: columns that are to be other
     ones, as where a unique value is taken. It is settled then. NotFoundError, UsageError (settled already, an unknown
-    column), ConflictError (the row cannot be written so), and what a commit raises."""
+    column), ConflictError (the row cannot be written so, or the schema has changed), and what a commit raises."""
     one = merge_of(instance, number)
     if one.state != OPEN:
         raise UsageError(f"number {number} is settled already", where=str(instance.path))
@@ -154,13 +154,39 @@ def take(instance: Instance, connection: Any, number: int, values: Mapping[str, 
         raise NotPrimaryError(f"{instance.name} takes no writes", where=str(instance.path))
     with closing(KIND.reader(instance.regions[0].path, region=instance.regions[0].uuid)) as opened:
         merged = next(found.merged for found in opened.merges() if found.number == number)
+    columns = _columns_now(connection, one)
     for name in values:
-        if name not in merged.columns:
-            raise UsageError(f"table {one.table} has no column {name}", do=f"It has {', '.join(merged.columns)}")
-    _write(connection, one, {**dict(zip(merged.columns, merged.lost.values, strict=True)), **values}, values)
-    connection.commit()
+        if name not in columns:
+            raise UsageError(f"table {one.table} has no column {name}", do=f"It has {', '.join(columns)}")
+    whole = dict(zip(merged.columns, merged.lost.values, strict=True))
+    kept = {name: value for name, value in whole.items() if name in columns}
+    try:
+        _write(connection, one, {**kept, **values}, values)
+        connection.commit()
+    except connection.IntegrityError as error:
+        raise ConflictError(
+            f"the row cannot be put back as it was: {error}",
+            do="Give the column another value: --value COLUMN=VALUE",
+            table=one.table,
+        ) from error
     settle(instance, [number])
     return one
+
+
+def _columns_now(connection: Any, one: ShownMerge) -> list[str]:
+    """Those of its table, which the schema may have changed since. ConflictError where what was lost has no place."""
+    columns = [name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (one.table,))]
+    lost = one.lost if one.what in ("update", "insert") else {}
+    gone = [name for name in (*one.key, *lost) if name not in columns]
+    if columns and not gone:
+        return columns
+    what = f"column {gone[0]} of table {one.table}" if columns else f"table {one.table}"
+    raise ConflictError(
+        f"{what} is not there any more: the schema has changed since",
+        do=f"Write what is to be kept of it yourself (replicate -i INSTANCE conflict show m{one.id}); then: replicate "
+        f"-i INSTANCE conflict settle m{one.id}",
+        table=one.table,
+    )
 
 
 def _write(connection: Any, one: ShownMerge, whole: Mapping[str, Any], values: Mapping[str, Any]) -> None:
@@ -180,14 +206,7 @@ def _write(connection: Any, one: ShownMerge, whole: Mapping[str, Any], values: M
             return
     names = ", ".join(map(quote, whole))
     marks = ", ".join("?" * len(whole))
-    try:
-        connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(whole.values()))
-    except connection.IntegrityError as error:
-        raise ConflictError(
-            f"the row cannot be put back as it was: {error}",
-            do="Give the column another value: --value COLUMN=VALUE",
-            table=one.table,
-        ) from error
+    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(whole.values()))
 
 
 @contextmanager

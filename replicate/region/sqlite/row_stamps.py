@@ -93,7 +93,9 @@ def key_of(values: Iterable[Any]) -> bytes:
     """What a row's key is kept as: numbers that SQLite takes for one are one."""
     key = tuple(values)
     if float in map(type, key):
-        key = tuple(int(one) if type(one) is float and one.is_integer() and abs(one) < 2**63 else one for one in key)
+        key = tuple(
+            int(one) if type(one) is float and one.is_integer() and -(2**63) <= one < 2**63 else one for one in key
+        )
     packed: bytes = _pack(key)
     return packed
 

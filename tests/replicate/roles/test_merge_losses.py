@@ -14,6 +14,7 @@ from replicate.errors import AlreadyExistsError, ConflictError, NotFoundError, U
 from replicate.instance.instance import Instance
 from replicate.roles.merge_losses import ShownMerge, merge_of, merges, orphans, purge, settle
 from replicate.roles.merge_losses import take as take_back
+from tests.harness.fences import change
 from tests.harness.suppliers import Suppliers, run, shared
 
 SCHEMA = (
@@ -133,6 +134,42 @@ def test_a_child_whose_parent_was_deleted_meanwhile_is_found(two: Suppliers) -> 
     two.assert_converged()
     for name in two.names:
         assert [(one.table, one.parent) for one in orphans(two.by[name])] == [("child", "named")]
+
+
+def test_a_value_that_another_row_has_by_now_is_refused_with_the_way_out(two: Suppliers) -> None:
+    run(two, "a", "INSERT INTO named VALUES ('p', 'x', 1), ('q', 'y', 1)")
+    two.level()
+    run(two, "a", "UPDATE named SET name = 'lost' WHERE id = 'p'")
+    run(two, "b", "UPDATE named SET name = 'kept' WHERE id = 'p'")
+    two.level()
+    run(two, "a", "UPDATE named SET name = 'lost' WHERE id = 'q'")
+    site = two.by["a"]
+    with pytest.raises(ConflictError, match=r"UNIQUE constraint failed: named.name.*--value COLUMN=VALUE"):
+        take(two, "a", 1, {})
+    assert [one.id for one in merges(site)] == [1], "it is open still"
+    take(two, "a", 1, {"name": "another"})
+    assert ("p", "another", 1) in two.rows("a")["named"]
+
+
+def test_what_was_lost_has_no_place_after_a_change_of_the_schema(two: Suppliers) -> None:
+    run(two, "a", "INSERT INTO named VALUES ('p', 'x', 1)", "INSERT INTO child (id) VALUES ('c')")
+    two.level()
+    for name in two.names:
+        run(two, name, f"UPDATE child SET of = '{name}'", f"UPDATE named SET n = {len(name)}, name = '{name}'")
+        run(two, name, f"UPDATE ta SET v = '{name}' WHERE id = 1")
+    two.level()
+    change(two, "DROP TABLE child; ALTER TABLE named RENAME name TO called; ALTER TABLE ta ADD more DEFAULT 'new'")
+    two.level()
+    lost = {one.table: one.id for one in merges(two.by["b"])}
+    with pytest.raises(ConflictError, match="table child is not there any more: the schema has changed since"):
+        take(two, "b", lost["child"], {})
+    with pytest.raises(ConflictError, match="column name of table named is not there any more"):
+        take(two, "b", lost["named"], {})
+    take(two, "b", lost["ta"], {"more": "given"})
+    assert two.rows("b")["ta"][0] == (1, "a", 0, "given")
+    shown = command(two.by["b"], "take", f"m{lost['child']}")
+    assert isinstance(shown.exception, ConflictError)
+    assert f"conflict settle m{lost['child']}" in shown.exception.do
 
 
 def take(made: Suppliers, name: str, number: int, values: dict[str, object]) -> None:

@@ -57,6 +57,8 @@ def test_what_was_taken_back_is_forgotten(connection: apsw.Connection) -> None:
 def test_numbers_that_sqlite_takes_for_one_are_one_key() -> None:
     assert key_of([1, "a"]) == key_of([1.0, "a"])
     assert key_of([0.0]) == key_of([-0.0])
+    assert key_of([-(2**63)]) == key_of([-(2.0**63)]), "the least that SQLite has"
+    assert key_of([2**63 - 1]) != key_of([2.0**63])
     assert len({key_of([one]) for one in (1, "1", b"1", 1.5, None)}) == 5
 
 
