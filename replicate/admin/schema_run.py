@@ -22,6 +22,7 @@ from replicate.errors import NotSupportedError, PermissionRefusedError, Replicat
 from replicate.instance.instance import Instance
 from replicate.model.elements import PLACED, left_out
 from replicate.model.told_fences import ToldFence
+from replicate.region.sqlite.allowed_definitions import check_travelling
 from replicate.region.sqlite.apply.rows import RowApplier
 from replicate.region.sqlite.checkpoint import sync_wal
 from replicate.region.sqlite.sql.elements import element_of_text

@@ -22,8 +22,8 @@ from replicate.door.snapshot import door_of
 from replicate.door.writer_check import asked_to_stand, name_of
 from replicate.errors import ConfigurationError, NotWriterError, TryAgainError
 from replicate.instance.instance import Instance
-from replicate.model.schema_fences import Stand
 from replicate.model.moment import first_csn
+from replicate.model.schema_fences import Stand
 from replicate.model.told_fences import ToldFence, told_fences
 from replicate.model.transaction import FENCED, STANDS, UNFENCED
 from replicate.model.writers import REST

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from replicate.model.schema_fences import FIRST, SECOND, Fences
 from replicate.model.moment import first_csn
+from replicate.model.schema_fences import FIRST, SECOND, Fences
 from replicate.model.told_fences import ToldFence, told_fences
 from replicate.model.transaction import FENCED, STANDS, History, Origin
 from replicate.model.vector import SynchronizationVector
