@@ -569,7 +569,7 @@ class _Frame:
                 self._files.status.write(status)
                 self._written_ns = taken_ns
             self._status_failed = False
-        except OSError as error:
+        except (ReplicateError, OSError) as error:
             if not self._status_failed:
                 self._context.log.error("status not written", error=str(error), path=str(self._files.status.path))
             self._status_failed = True

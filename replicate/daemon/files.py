@@ -64,7 +64,9 @@ class DaemonFiles:
         status = self.status.read()
         if status is not None and status.state == FAILED and status.exit_code in _OF_THE_DATA:
             text = f"it had failed before the {since} ({status.error.partition(':')[0]})"
-            with suppress(OSError):  # it is no more than a word to the operator, and the work itself is done
+            with suppress(
+                ReplicateError, OSError
+            ):  # it is no more than a word to the operator, and the work itself is done
                 self.status.write(replace(status, state=STOPPED, text=text, error="", exit_code=0))
 
     def read_status(self) -> DaemonStatus | None:

@@ -7,15 +7,13 @@ Leaves to others: whether the daemon still lives (lock_file.py), and what follow
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from replicate.errors import JournalIOError
-from replicate.system.files import read_private
+from replicate.system.files import read_private, replace_unsynced
 
 STARTING: Final = "starting"
 SERVING: Final = "serving"
@@ -54,7 +52,8 @@ class StatusFile:
     path: Path
 
     def write(self, status: DaemonStatus) -> None:
-        """Replace the status file whole; by one thread at a time. Raises OSError; the old one then stays."""
+        """Replace the status file whole; by one thread at a time. Raises OSError where its directory cannot be made,
+        else as `replace_unsynced`; the old one then stays."""
         made = {
             "name": status.name,
             "pid": status.pid,
@@ -66,22 +65,10 @@ class StatusFile:
             "error": status.error,
             "exit_code": status.exit_code,
         }
-        temporary = self.path.with_suffix(".tmp")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            fd = os.open(temporary, flags, 0o600)
-        except FileNotFoundError:
+        if not self.path.parent.is_dir():
             self.path.parent.mkdir(mode=0o700)  # somebody has removed it under us
-            fd = os.open(temporary, flags, 0o600)
-        try:
-            with open(fd, "w", encoding="utf-8") as file:
-                # In one call of C: `dump` takes a turn of Python for each fact, in which the daemon's own loop waits.
-                file.write(json.dumps(made, default=repr))
-            os.replace(temporary, self.path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
+        # In one call of C: `dump` takes a turn of Python for each fact, in which the daemon's own loop waits.
+        replace_unsynced(self.path, json.dumps(made, default=repr).encode())
 
     def read(self) -> DaemonStatus | None:
         """What stands there; None where nothing sensible does."""

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import os
 import struct
+from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
 
 from replicate.errors import DamagedError, FormatUnknownError, JournalDamagedError, JournalIOError, JournalMissingError
 from replicate.system.boot import boot_word
-from replicate.system.files import sync_directory, write_all
+from replicate.system.files import replace_file, write_all
 from replicate.system.os_errors import refuse_os_error
 
 SIDECAR_NAME: Final = "durable"
@@ -105,21 +106,9 @@ class DurableSidecar:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], seqno: int = 0) -> DurableSidecar:
-        """Make (or replace) the sidecar, durable, with `seqno` in it. DiskFullError or JournalIOError."""
-        path = os.fspath(path)
-        temporary = path + ".tmp"
+        """Make (or replace) the sidecar, durable, with `seqno` in it. Raises as `replace_file`."""
         image = _pack(seqno, 1).ljust(_SLOT_OFFSETS[1], b"\0") + _pack(seqno, 0)
-        try:
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                write_all(fd, image.ljust(_FILE_BYTES, b"\0"), 0)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.rename(temporary, path)
-        except OSError as error:
-            refuse_os_error(error, "making the durable mark failed", path)
-        sync_directory(os.path.dirname(path))
+        replace_file(Path(path), image.ljust(_FILE_BYTES, b"\0"))
         return cls(path)
 
     def _open(self) -> int:

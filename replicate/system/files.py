@@ -25,16 +25,14 @@ _ZEROS: Final = bytes(1024 * 1024)
 def replace_file(path: Path, data: bytes, mode: int = 0o600, like: os.stat_result | None = None) -> None:
     """Replace a small file whole and durably; with the owner, group and mode of `like`, where that is given. Raises
     JournalIOError, DiskFullError, PermissionRefusedError; after a failure the old content stands."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     directory = -1
     try:
         # First: after the rename nothing may fail but the sync itself.
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
+            write_all(fd, data, 0)
             if like is not None:
                 os.fchown(fd, like.st_uid, like.st_gid)
                 os.fchmod(fd, stat.S_IMODE(like.st_mode))  # after it: a change of the owner takes bits away
@@ -54,6 +52,25 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600, like: os.stat_resul
     finally:
         if directory >= 0:
             os.close(directory)
+
+
+def replace_unsynced(path: Path, data: bytes) -> None:
+    """Replace a small file whole, by one process and thread at a time, for readers on a running machine: after a power
+    loss it may be an old one, or empty. Raises as `replace_file`; after a failure the old content stands."""
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            write_all(fd, data, 0)
+        finally:
+            os.close(fd)
+        os.rename(aside, path)
+    except OSError as error:
+        try:
+            os.unlink(aside)
+        except OSError:
+            pass
+        raise io_error(error, f"could not write {path.name}", str(path)) from error
 
 
 def remove_file(path: Path, failed: str) -> None:
@@ -125,6 +142,15 @@ def write_zeros(fd: int, offset: int, end: int) -> None:
         count = min(len(_ZEROS), end - offset)
         write_all(fd, memoryview(_ZEROS)[:count], offset)
         offset += count
+
+
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """fsync a file by its name: not one that SQLite has open in this process, whose locks would go. OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def sync_directory(path: str) -> None:

@@ -28,7 +28,7 @@ from tests.faults.part import parser, run_part
 from tests.harness import packet_worlds
 from tests.harness.merge_oracle import Change, Event, folded, to_keep
 from tests.harness.merging_worlds import CASES, assert_as_folded, world
-from tests.replicate.model import test_registers as registers
+from tests.replicate.model import test_merged_row as registers
 from tests.replicate.model import test_writers as writers
 from tests.replicate.transfer.packet import test_vector_order_worlds as packets
 

@@ -7,7 +7,6 @@ Leaves to others: where the copy came from.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from replicate.model.vector import Position
 from replicate.region.protocol import scr_rows
 from replicate.region.sqlite.bookkeeping import replace_scr
 from replicate.region.sqlite.open import adopt_copy, open_region, translate
+from replicate.system.files import sync_file
 from replicate.system.os_errors import io_error
 
 
@@ -54,10 +54,6 @@ def becoming_whole(path: Path, *, plain: bool = False) -> Iterator[apsw.Connecti
     finally:
         connection.close(True)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_file(path)
     except OSError as error:
         raise io_error(error, "the copy could not be synced", str(path)) from error

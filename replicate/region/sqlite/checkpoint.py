@@ -13,7 +13,7 @@ from contextlib import suppress
 import apsw
 
 from replicate.region.sqlite.open import open_region, translate
-from replicate.system.files import sync_directory
+from replicate.system.files import sync_directory, sync_file
 from replicate.system.os_errors import io_error
 
 
@@ -37,15 +37,9 @@ def sync_wal(path: str | os.PathLike[str]) -> None:
     """
     wal = f"{os.fspath(path)}-wal"
     try:
-        fd = os.open(wal, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        sync_file(wal)
     except FileNotFoundError:
         return  # checkpointed, synced and removed by the last one that had the region open
     except OSError as error:
-        raise io_error(error, "a region's WAL cannot be synced", wal) from error
-    try:
-        os.fsync(fd)
-    except OSError as error:
         raise io_error(error, "syncing a region's WAL failed", wal) from error
-    finally:
-        os.close(fd)
     sync_directory(os.path.dirname(os.fspath(path)))

@@ -23,6 +23,7 @@ from replicate.region.sqlite.open_region import OpenedFile
 from replicate.region.sqlite.schema import recorded_definitions
 from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.virtual_tables import MODULES, shadow_tables, virtual_tables
+from replicate.system.files import sync_directory, sync_file
 from replicate.system.os_errors import io_error
 
 PAGES_PER_STEP: Final = 1024
@@ -138,14 +139,10 @@ def copy_pages(source: apsw.Connection, destination: Path, progress: Progress | 
 def _sync(path: Path) -> None:
     """The file and its directory entry. Nobody has the copy open yet, so a descriptor of our own hurts no lock."""
     try:
-        for name, flags in ((path, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
-            fd = os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        sync_file(path)
     except OSError as error:
         raise io_error(error, "the copy could not be synced", str(path)) from error
+    sync_directory(os.fspath(path.parent))
 
 
 @contextmanager

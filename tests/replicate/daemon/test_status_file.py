@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from replicate.daemon.status_file import SERVING, STOPPED, DaemonStatus, StatusFile
+from replicate.errors import DiskFullError
 
 STATUS = DaemonStatus("toy", 7, SERVING, "well", 1, 2, {"lag_s": 0.5, "source": None}, "", 0)
 
@@ -31,11 +33,19 @@ def test_a_status_that_cannot_be_written_leaves_the_old_one(file: StatusFile, mo
     file.write(STATUS)
 
     def fails(*_: object) -> None:
-        raise OSError("no")
+        raise OSError(errno.ENOSPC, "no")
 
-    monkeypatch.setattr(os, "replace", fails)
-    with pytest.raises(OSError, match="no"):
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(DiskFullError, match=r"could not write toy\.status\.json"):
         file.write(DaemonStatus("toy", 8, STOPPED, "", 1, 3))
+    assert file.read() == STATUS
+    assert os.listdir(file.path.parent) == [file.path.name]
+
+
+def test_what_a_killed_writer_left_is_written_over(file: StatusFile) -> None:
+    file.write(STATUS)
+    file.path.with_name(".toy.status.json.tmp").write_text("half of it, and longer than a status " * 100)
+    file.write(STATUS)
     assert file.read() == STATUS
     assert os.listdir(file.path.parent) == [file.path.name]
 

@@ -293,7 +293,7 @@ def test_fault_37_a_failed_replacement_leaves_the_old_content(tmp_path: Path, mo
     replace_file(path, b"old")
     for name, number, error in (
         ("fsync", 5, JournalIOError),
-        ("write", 28, DiskFullError),
+        ("pwrite", 28, DiskFullError),
         ("rename", 13, PermissionRefusedError),
     ):
         with monkeypatch.context() as patch:

@@ -9,7 +9,7 @@ import pytest
 
 from replicate.errors import JournalIOError, PermissionRefusedError, ReplicateError
 from replicate.system import files
-from replicate.system.files import BYTES_MAX, read_private, remove_file, replace_file
+from replicate.system.files import BYTES_MAX, read_private, remove_file, replace_file, replace_unsynced, sync_file
 
 
 def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -33,6 +33,28 @@ def test_where_a_file_cannot_be_replaced_the_old_one_stands(tmp_path: Path, monk
         replace_file(path, b"new")
     assert read_private(path) == b"old"
     assert os.listdir(tmp_path) == ["small"]
+
+
+def test_what_need_not_outlive_the_machine_is_replaced_whole_without_a_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[object] = []
+    monkeypatch.setattr(files.os, "fsync", synced.append)
+    path = tmp_path / "status"
+    for data in (b"first", b"", b"x" * 300_000):
+        replace_unsynced(path, data)
+        assert (read_private(path), os.listdir(tmp_path), path.stat().st_mode & 0o777) == (data, ["status"], 0o600)
+    assert not synced
+    replace_file(path, b"durable")
+    assert len(synced) == 2, "the file, and its directory"
+
+
+def test_a_link_is_not_synced_through(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    sync_file(tmp_path / "file")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with pytest.raises(OSError, match="symbolic links"):
+        sync_file(tmp_path / "link")
 
 
 def test_a_file_is_removed_and_its_directory_synced_after_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ import zstandard
 from replicate.errors import BusyError, DamagedError, DiskFullError, JournalIOError, NotFoundError, UsageError
 from replicate.limits import MIB
 from replicate.system.failpoint import hit
-from replicate.system.files import sync_directory
+from replicate.system.files import sync_directory, sync_file
 from replicate.system.locks import FileLock
 from replicate.system.os_errors import io_error
 
@@ -177,7 +177,7 @@ class LocalFiles:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(aside)
-            _sync_file(aside)
+            sync_file(aside)
             sums.unlink(missing_ok=True)
             hit("archive.before_rename")
             aside.replace(path)
@@ -200,7 +200,7 @@ class LocalFiles:
         try:
             for directory, _, names in os.walk(self.path / folder):
                 for name in names:
-                    _sync_file(Path(directory) / name)
+                    sync_file(Path(directory) / name)
                 sync_directory(directory)
         except OSError as error:
             raise io_error(error, "syncing the archive failed", str(self.path / folder)) from error
@@ -218,14 +218,6 @@ def _written_s(directory: str) -> float:
 
 def _visible(names: Iterable[str], suffix: str) -> list[str]:
     return sorted(name for name in names if name.endswith(suffix) and not name.startswith("."))
-
-
-def _sync_file(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _gone(where: str) -> NotFoundError:
