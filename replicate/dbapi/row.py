@@ -124,8 +124,9 @@ def as_bytes(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, float):
-        text = format(value, ".15g")
-        return (text if any(mark in text for mark in ".einf") else text + ".0").encode()
+        digits, exponent, power = format(value, ".15g").partition("e")
+        digits = digits.replace("inf", "Inf") if "inf" in digits else digits if "." in digits else digits + ".0"
+        return (digits + exponent + power).encode()
     return str(value).encode()
 
 

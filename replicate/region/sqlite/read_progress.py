@@ -18,9 +18,9 @@ class Reading:
 
     def __init__(self, connection: apsw.Connection, *, passes: int = 1) -> None:
         self._connection = connection
-        self._before = self._pages()
         self._page_bytes = int(connection.pragma("page_size"))
         self._whole = passes * int(connection.pragma("page_count"))
+        self._before = self._pages()  # last: what tells the size may read a page
 
     def _pages(self) -> int:
         return int(self._connection.status(apsw.SQLITE_DBSTATUS_CACHE_MISS)[0])
