@@ -60,6 +60,8 @@ from update_process.batch.open_batch import most_bytes
 from update_process.batch.supplied_batch import SuppliedBatch
 from update_process.conflict_file import stopped
 from update_process.gone_suppliers import Parting
+from update_process.batch.supplied_batch import FrameRoom, SuppliedBatch
+from update_process.conflict_file import stopped
 from update_process.merging import Merging
 from update_process.merging_large import ArrivingLarge, LargeTurn, partitions_of
 from update_process.plan import Window
@@ -134,6 +136,7 @@ class SupplierApplier:
         self._each_until = 0
         """Before this address what is received is looked at frame by frame: whole records were not what they seemed."""
         self._renumbering = Renumbering()
+        self._room = FrameRoom()
         self._restart_asked = pool.restart_requested()
         self._fresh = True
 
@@ -357,7 +360,7 @@ class SupplierApplier:
 
     def _apply(self, lacking: Lacking | InOrder, done: Done) -> int:
         """Apply and commit as many of them as go together, one at least; how many."""
-        batch = SuppliedBatch(self.session.position, is_alone=lacking.count == 1)
+        batch = SuppliedBatch(self.session.position, is_alone=lacking.count == 1, room=self._room)
         merging, resolver = self._merging, None
         for data, number in zip(lacking.windows, lacking.counts, strict=True):
             decoded = decode_batch(data, tuples=True, count=number)

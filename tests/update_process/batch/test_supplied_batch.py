@@ -9,7 +9,7 @@ import pytest
 from replicate.journal.walk import walk
 from replicate.model.vector import Origin, Position
 from tests.harness.frames import Writer
-from update_process.batch.supplied_batch import SuppliedBatch
+from update_process.batch.supplied_batch import FrameRoom, SuppliedBatch
 
 OWN, OTHER, THIRD = (Origin(name * 16, 1).key for name in (b"a", b"b", b"c"))
 BEFORE = Position(7, {}, {OWN: (5, 50), OTHER: (2, 20)})
@@ -70,3 +70,19 @@ def test_the_journal_is_given_all_frames_and_the_head_of_the_last(lies: str) -> 
     assert (given.first_seqno, given.last_seqno, given.count) == (8, 7 + count, count)
     assert last == [head for _, head in walk(joined)][-1]
     assert made.csn == (last.csn if count == 4 else 1)
+
+
+def test_a_batch_lies_where_the_one_before_it_lay() -> None:
+    frames, room, memory = Writer(origin=OTHER, seqno=7, chains={OTHER: (2, 20)}).many(6), FrameRoom(), set[int]()
+    for count in (6, 2, 6, 1):
+        made = SuppliedBatch(BEFORE, is_alone=False, room=room)
+        made.add_frames(frames[:count], ())
+        made.took([(0, 8, 0, 0, OTHER, 3, 1)], Position(7 + count, {}, BEFORE.chains))
+        given, last = made.for_journal()
+        assert b"".join(map(bytes, given.data)) == b"".join(frames[:count]), "nothing of a longer one before it"
+        assert last.seqno == 7 + count
+        memory.add(id(room.data))
+    assert len(memory) == 1
+    held = memoryview(room.data)
+    room.put(0, bytes(1000 + len(held)))
+    assert held[: len(frames[0])] == frames[0], "somebody looks at it still"
