@@ -251,7 +251,7 @@ class Merging:
             changes = changes_of(body)
             self._csn = max(self._csn, body[6])
             if changes:
-                frame = self._take(body, changes, frame)
+                frame = self._take(window.first_seqno + place, body, changes, frame)
             frames.append(frame)
             if self._rows.removed or self.oversized is not None:
                 break
@@ -364,9 +364,9 @@ class Merging:
         writes = self._session.door.instance.content.uuid in self._writers.writing()
         return self._own.next_stamp(self._csn) if writes and not self._is_restoring else None
 
-    def _take(self, body: Sequence[Any], changes: Sequence[Any], frame: bytes) -> bytes:
+    def _take(self, seqno: int, body: Sequence[Any], changes: Sequence[Any], frame: bytes) -> bytes:
         for rows in self._session.rows.values():
-            rows.seqno = body[1]
+            rows.seqno = seqno
         origin = body[4]
         told = self.told_by(origin, changes)
         stamp, is_stable = Stamp(body[6], origin, body[5]), body[5] <= self._confirmed(origin)
@@ -374,7 +374,7 @@ class Merging:
         if done is None:
             return frame
         self._merged += 1
-        changes = [*done, *resolved_change(frame, self._rows.losses(body[1]))]
+        changes = [*done, *resolved_change(frame, self._rows.losses(seqno))]
         packed = pack_changes(changes)
         head = read_head(frame)
         if len(packed) <= FRAMED_BYTES_MAX and len(changes) <= 4 * FRAME_CHANGES_MAX:

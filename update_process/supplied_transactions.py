@@ -366,7 +366,7 @@ class SupplierApplier:
             decoded = decode_batch(data, tuples=True, count=number)
             window = plans.open_window(data, decoded, batch.next_seqno + lacking.ahead, batch.points, [(len(data), 0)])
             if lacking.ahead:
-                window = self._renumbering.window(window, decoded, batch.next_seqno, every=merging.is_active)
+                window = self._renumbering.window(window, decoded, batch.next_seqno)
             stop = number if not window.alone else max(window.alone[0], int(not batch.count))
             if not stop:
                 break

@@ -53,15 +53,15 @@ class Renumbering:
         self._ways = _Ways()
         self._made = bytearray()
 
-    def window(self, window: Window, decoded: Sequence[Any], first_seqno: int, *, every: bool) -> Window:
+    def window(self, window: Window, decoded: Sequence[Any], first_seqno: int) -> Window:
         """The same one numbered from `first_seqno` on, of which nothing was applied yet; `decoded` as it was made from.
 
-        Its bodies are, too, where it is not plain, or where `every` one is asked for. Else they bear the numbers that
-        they came with, at which nobody looks: of a plain window all follows from where they stand. Then, too, its data
-        is void when the next window is made."""
+        Its bodies are, too, where it is not plain. Else they bear the numbers that they came with, at which nobody
+        looks: of a plain window all follows from where they stand. Then, too, its data is void when the next window is
+        made."""
         plain, bodies = window.plain, window.bodies
         data: bytes | bytearray = self._frames(window, decoded[0::3], decoded[1::3], first_seqno)
-        if plain is None or every:
+        if plain is None:
             data = bytes(data)
             bodies = [(body[0], seqno, *body[2:]) for seqno, body in enumerate(bodies, first_seqno)]
         if plain is not None:
