@@ -26,6 +26,7 @@ from replicate.limits import PARTITION_DEFAULT, PARTITION_NONE, PARTITION_STREAM
 from replicate.model.partitions import ONLY_DEFAULT
 from replicate.model.transaction import Catalogue, History
 from replicate.model.vector import U64_MAX, Chains, Position, SynchronizationVector
+from replicate.region.protocol import ends_of
 from replicate.wire.message import Restart
 from replicate.wire.resync import (
     Decision,
@@ -170,10 +171,12 @@ def _partitions(instance: Instance, view: SourceView, catalogue: Catalogue) -> t
     named = {one.origin.key: one for one in view.histories}
     found = last_of_each(make_chain(instance), position.last_seqno, {one for one in used if content.holds(one)})
     stored = stored_in(instance.regions) if content.held is not None else {}
-    newest = max(view.histories, key=lambda one: one.seqno)
+    histories = sorted(view.histories, key=lambda one: one.seqno)
+    newest = histories[-1]
+    ends = ends_of(histories[-1:] if instance.is_supplier else histories, position.last_seqno)
     records = []
     for number in sorted(used | set(known.names)):
-        last = found.get(number) or _before_the_journal(position, newest.origin.key, number)
+        last = found.get(number) or _before_the_journal(position, ends, number)
         if number in stored and (stored[number].seqno > last.seqno or not content.holds(number)):
             last = stored[number]
         by = named.get(last.origin, newest)
@@ -191,12 +194,12 @@ def _partitions(instance: Instance, view: SourceView, catalogue: Catalogue) -> t
     return tuple(records)
 
 
-def _before_the_journal(position: Position, newest: int, number: int) -> LastInPartition:
-    """Of a partition that no transaction in the journal changes: what a seed or the journal's beginning says."""
+def _before_the_journal(position: Position, ends: Mapping[int, int], number: int) -> LastInPartition:
+    """Of a partition that no transaction in the journal changes: what a seed or the journal's beginning says. `ends`:
+    of origins that have written alone, in their order."""
     told = {key: last for (key, partition), last in position.vector.items() if partition == number}
-    if newest in told:  # the newest origin has written alone since it began
-        here = position.last_seqno - (position.vector.last(newest) - told[newest])
-        return LastInPartition(0, here, newest, told[newest])
+    for key in reversed([one for one in ends if one in told]):
+        return LastInPartition(0, ends[key] - (position.vector.last(key) - told[key]), key, told[key])
     return LastInPartition(0, 0, *next(iter(told.items()), (0, 0)))
 
 

@@ -15,11 +15,14 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from replicate.limits import PARTITION_STREAM
 from replicate.model.merged_row import Lost, Stamp
 from replicate.model.transaction import TableDefinition
+from replicate.model.merged_row import Lost, Stamp
+from replicate.model.transaction import History, TableDefinition
 from replicate.model.vector import Position, SynchronizationVector
 from replicate.model.writers import Writers
 
@@ -74,11 +77,11 @@ def scr_chains(rows: Iterable[ScrRow]) -> dict[int, tuple[int, int]]:
     return {row.origin: (row.origin_seqno, row.chain) for row in rows if row.partition == PARTITION_STREAM}
 
 
-def partition_row(position: Position, origin: int, partition: int, origin_seqno: int) -> ScrRow:
-    """The checkpoint record of a partition, where `position` ends with transactions of that origin alone, from
-    `origin_seqno` on. Its number here follows from that; its chain hash and csn, which the stream's record has for the
-    whole stream, are 0: the journal has them at that number."""
-    here = position.last_seqno - (position.chains[origin][0] - origin_seqno)
+def partition_row(position: Position, origin: int, partition: int, origin_seqno: int, last: int = 0) -> ScrRow:
+    """The checkpoint record of a partition, where transactions of that origin alone stand from `origin_seqno` on, up to
+    our number `last` (0: to the end of `position`). Its number here follows from that; its chain hash and csn, which
+    the stream's record has for the whole stream, are 0: the journal has them at that number."""
+    here = (last or position.last_seqno) - (position.chains[origin][0] - origin_seqno)
     return ScrRow(origin, partition, origin_seqno, 0, 0, here)
 
 
@@ -92,14 +95,25 @@ def with_own_numbers(rows: list[ScrRow], there: Iterable[ScrRow], last_seqno: in
     return made if any(row.seqno == last_seqno for row in made) else rows
 
 
-def scr_rows(position: Position, csn: int) -> list[ScrRow]:
-    """The checkpoint records that say `position`: one for each origin's whole stream and for each partition."""
+def ends_of(histories: Iterable[History], last_seqno: int) -> dict[int, int]:
+    """Origin -> our number of its last transaction, of a journal up to `last_seqno` in which each has written alone
+    until the next one began; so it is in all but a supplier's."""
+    begun = sorted(histories, key=lambda one: one.seqno)
+    numbers = [*(one.seqno - 1 for one in begun[1:]), last_seqno]
+    return {one.origin.key: last for one, last in zip(begun, numbers, strict=False)}
+
+
+def scr_rows(position: Position, csn: int, ends: Mapping[int, int] = MappingProxyType({})) -> list[ScrRow]:
+    """The checkpoint records that say `position`: one for each origin's whole stream and for each partition. `ends`: of
+    `ends_of`; of an origin that it does not name the records have numbers as if all after them were its own."""
+    if position.last_seqno not in {ends.get(origin) for origin in position.chains}:
+        ends = {}  # what a region holds is told by the highest: one names the end
     rows = [
-        ScrRow(origin, PARTITION_STREAM, last, chain, csn, position.last_seqno)
+        ScrRow(origin, PARTITION_STREAM, last, chain, csn, ends.get(origin, position.last_seqno))
         for origin, (last, chain) in position.chains.items()
     ]
     rows += [
-        partition_row(position, origin, partition, last)
+        partition_row(position, origin, partition, last, ends.get(origin, 0))
         for (origin, partition), last in position.vector.items()
         if partition != PARTITION_STREAM and origin in position.chains
     ]

@@ -51,6 +51,13 @@ from replicate.roles.rollback_survey import Surveyed, survey
 from replicate.roles.source_refusal import forget_verdict, look_at_verdict, may_be_named, proven_point
 from replicate.roles.superseded import give_way
 from replicate.roles.undo_transactions import undo_region
+from replicate.region.protocol import ends_of, scr_rows
+from replicate.roles.daemons_down import daemons_down
+from replicate.roles.superseded import give_way
+from replicate.roles.change_of_role import LOCK_TIMEOUT_S, standing_still
+from replicate.roles.rollback_survey import Surveyed, survey
+from replicate.roles.undo_transactions import undo_region
+from replicate.roles.source_refusal import forget_verdict, look_at_verdict, may_be_named, proven_point
 from replicate.system.failpoint import hit
 from replicate.system.files import read_private, remove_file, replace_file, sync_directory
 from replicate.system.locks import FileLock
@@ -281,7 +288,7 @@ def _carry_out(instance: Instance, begun: _Marker, timeout_s: float) -> None:
             _retire(instance)
         known = catalogue_before(chain, begun.to + 1)
         position = Position(begun.to, known.vector, known.chains)
-        rows = scr_rows(position, begun.csn)
+        rows = scr_rows(position, begun.csn, ends_of(known.histories, begun.to))
         do = f"Somebody has written past the guards. Seed it again: replicate -i {instance.named} seed --restart"
         for entry in instance.regions:
             undo_region(entry, chain, begun.to, known.definitions, rows, do)

@@ -337,6 +337,7 @@ def make_secondary(directory: Path, primary: Instance, **journal: object) -> Ins
             name=entry.name,
             position=position,
             csn=csn,
+            ends={},
         )
         instance.register_region(entry.name, region_uuid, target)
     begin_journal(instance, position, catalogue.newest())

@@ -8,6 +8,8 @@ Leaves to others: where the copy came from.
 from __future__ import annotations
 
 from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,16 +25,25 @@ from replicate.system.os_errors import io_error
 
 
 def adopt_at(
-    path: Path, *, network: bytes, instance: bytes, region: bytes, name: str, position: Position, csn: int
+    path: Path,
+    *,
+    network: bytes,
+    instance: bytes,
+    region: bytes,
+    name: str,
+    position: Position,
+    csn: int,
+    ends: Mapping[int, int],
 ) -> None:
-    """Make the copy at `path` the region `name` of `instance`, holding everything up to `position`.
+    """Make the copy at `path` the region `name` of `instance`, holding everything up to `position`. `ends`: where its
+    origins have ended, as `scr_rows` takes it.
 
     Raises RegionDamagedError, DiskFullError and what SQLite says; the copy must be thrown away then.
     """
     with becoming_whole(path) as connection:
         adopt_copy(connection, network=network, instance=instance, region=region, name=name)
         connection.execute("BEGIN IMMEDIATE")
-        replace_scr(connection, scr_rows(position, csn))
+        replace_scr(connection, scr_rows(position, csn, ends))
         connection.execute("COMMIT")
 
 

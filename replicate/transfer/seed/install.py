@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from replicate.instance.instance import REBUILDING_MARKER, Instance
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position
 from replicate.pool.shared_memory import PoolKind, retire
+from replicate.region.protocol import ends_of
 from replicate.region.sqlite.adopt_copy import adopt_at
 from replicate.region.sqlite.bookkeeping import is_region, read_identity
 from replicate.region.sqlite.data_feed import others_tables
@@ -225,6 +226,7 @@ def settle(
             name=name,
             position=position,
             csn=csn,
+            ends=ends_in(secondary, catalogue, position),
         )
         made.append((name, region, secondary.path / "regions" / f"{name}.db"))
     secondary.raise_incarnation()  # its numbers stand for other transactions now: a lost file says of whose it is
@@ -237,6 +239,11 @@ def settle(
         copies.rmdir()
     except OSError as error:
         raise io_error(error, "the directory of the copies could not be removed", str(copies)) from error
+
+
+def ends_in(secondary: Instance, catalogue: Catalogue, position: Position) -> Mapping[int, int]:
+    """Where the origins of a copy at that position have ended, by its catalogue; among suppliers they have not."""
+    return {} if secondary.is_supplier else ends_of(catalogue.histories, position.last_seqno)
 
 
 def put_into_places(copies: Path, made: list[tuple[str, bytes, Path]]) -> None:

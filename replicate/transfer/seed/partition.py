@@ -53,7 +53,7 @@ from replicate.transfer.container import SeedHeader
 from replicate.transfer.seed.file import SeedReader, require_free
 from replicate.transfer.seed.filtered import refuse_beside
 from replicate.transfer.seed.incoming import Incoming, seed_directory
-from replicate.transfer.seed.install import check_header, copies_directory, extract, seed_lock, silent
+from replicate.transfer.seed.install import check_header, copies_directory, ends_in, extract, seed_lock, silent
 from replicate.transfer.seed.make import make_seed, require_partitions
 from replicate.transfer.seed.rows import check_rows, definitions_here, require_wanted, shares_of, tables_by_partition
 from replicate.transfer.seed.some_regions import Told, prove_same_past, update_aside, wait_for_applied
@@ -222,7 +222,7 @@ def take_in(secondary: Instance, path: Path, numbers: Sequence[int], *, told: To
         directory = copies_directory(secondary)
         try:
             extract(reader, directory, told)
-            copies = [_adopt(secondary, header, directory, one.name, keeps) for one in header.regions]
+            copies = [_adopt(secondary, reader, directory, one.name, keeps) for one in header.regions]
             hit("partition.copied")
             wait_for_applied(secondary, header.seqno, told)
             prove_same_past(make_chain(secondary), header.position, secondary)
@@ -249,8 +249,8 @@ def _check_begun(secondary: Instance, header: SeedHeader, numbers: Sequence[int]
         )
 
 
-def _adopt(secondary: Instance, header: SeedHeader, directory: Path, name: str, keeps: frozenset[int]) -> _Copy:
-    content, path = secondary.content, directory / f"{name}.db"
+def _adopt(secondary: Instance, seed: SeedReader, directory: Path, name: str, keeps: frozenset[int]) -> _Copy:
+    content, header, path = secondary.content, seed.header, directory / f"{name}.db"
     if content.held_rows or header.partitions is None or not keeps.issuperset(header.partitions):
         take_out(path, keeps.__contains__, shares=shares_of(content.held_rows))
     set_init(path, secondary.config.region.init, name)
@@ -263,6 +263,7 @@ def _adopt(secondary: Instance, header: SeedHeader, directory: Path, name: str, 
         name=name,
         position=header.position,
         csn=header.csn,
+        ends=ends_in(secondary, seed.catalogue, header.position),
     )
     return copy
 

@@ -51,7 +51,7 @@ from replicate.journal.record import changes_of, decode_batch
 from replicate.journal.walk import walk
 from replicate.limits import BATCH_BYTES_MAX
 from replicate.model.region_record import read_added
-from replicate.model.transaction import Op
+from replicate.model.transaction import Catalogue, Op
 from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
@@ -67,6 +67,7 @@ from replicate.transfer.seed.install import (
     check_partitions,
     check_places,
     copies_directory,
+    ends_in,
     extract,
     put_into_places,
     refuse_to_lose_tables,
@@ -95,6 +96,7 @@ class Copies:
     names: tuple[str, ...]
     position: Position
     csn: int
+    catalogue: Catalogue
     pages: int
 
 
@@ -213,7 +215,7 @@ def seed_alone(
                     take_out(directory / f"{name}.db", leaves(partitions), snapshot.catalogue)
             # What the secondary has must not be lost by a crash of the primary: then it would be ahead of it.
             door.wait_durable(snapshot.seqno)
-        copies = Copies(directory, tuple(names), snapshot.position, snapshot.csn, pages)
+        copies = Copies(directory, tuple(names), snapshot.position, snapshot.csn, snapshot.catalogue, pages)
         return take_in(secondary, copies, told=told)
 
 
@@ -255,7 +257,8 @@ def install_checked_alone(
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    return take_in(secondary, Copies(directory, tuple(names), header.position, header.csn, header.pages), told=told)
+    copies = Copies(directory, tuple(names), header.position, header.csn, reader.catalogue, header.pages)
+    return take_in(secondary, copies, told=told)
 
 
 # Putting them where the others are.
@@ -381,6 +384,7 @@ def _take(secondary: Instance, copies: Copies) -> None:
             name=name,
             position=copies.position,
             csn=copies.csn,
+            ends=ends_in(secondary, copies.catalogue, copies.position),
         )
     # The process that opens the instance next rolls every region forward, wherever we are killed.
     retire(PoolKind.JOURNAL, content.uuid)

@@ -21,10 +21,14 @@ from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader
 from replicate.journal.record import FrameBatch, decode
 from replicate.model.transaction import DefinitionChange, RowChange
+from replicate.transfer.seed.direct import seed
+from replicate.transfer.seed.install import install_file
+from replicate.transfer.seed.make import make_seed
 from replicate.transfer.seed.partition import load_from_file, loading
 from tests.harness.instances import lose_pool
 from tests.harness.packets import export, take
 from tests.harness.pair import Pair
+from tests.harness.sites import Sites
 from tests.harness.suppliers import Suppliers
 from tests.replicate.transfer.seed.test_partition import file
 from update_process.replay.command import apply_session
@@ -273,6 +277,49 @@ def test_an_instance_of_both_roles_has_records_of_what_it_writes_and_of_what_it_
     made.write("a")
     assert records()["DEFAULT"] == ("a", 6, made.last_seqno("a"))
     assert records()["Pb"][:2] == ("b", 3)
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+def test_a_fresh_seed_after_changes_of_role_has_the_numbers_of_all_sites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_file: bool
+) -> None:
+    """Each partition was last changed by another incarnation; a new secondary says of each what the others say."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    sites = Sites.create(tmp_path, SCHEMA)
+    sites.add_peers()
+    for instance in (sites.primary, sites.secondary):
+        for name in ("sales", "stock"):
+            create(instance, name)
+    for name, table in (("sales", "account"), ("stock", "entry")):
+        assign(sites.primary, name, [table])
+    sites.seed()
+    for table in ("entry", "account", "third"):
+        write(sites, table, count=2)
+        if table != "third":
+            sites.switch()
+    sites.catch_up()
+    primary = sites.primary
+    third = Instance.create(tmp_path / "new", role="secondary", name="new", network=primary.content.network)
+    primary.register_peer("new", "127.0.0.1", 7499)
+    if by_file:
+        make_seed(primary, "new", tmp_path / "new.seed")
+        install_file(third, tmp_path / "new.seed")
+    else:
+        seed(primary, third)
+    third.reload()
+    arrays = [array_of(instance) for instance in (primary, sites.secondary, third)]
+    numbers = [
+        {one.number: (one.global_commit_id, one.log_file_timestamp, one.local_commit_id) for one in array.partitions}
+        for array in arrays
+    ]
+    assert numbers[0] == numbers[1] == numbers[2]
+    assert len({one[1] for one in numbers[0].values()}) > 1  # several incarnations
+    level, fresh = [_records(instance.region("main").path) for instance in (sites.secondary, third)]
+    here, there = ({row[:3]: row[5] for row in rows} for rows in (fresh, level))
+    both = here.keys() & there.keys()
+    assert {key: here[key] for key in both} == {key: there[key] for key in both}
+    assert {key[1] for key in both} == {0, 1, 2, 3}
+    assert len({key[0] for key in both}) > 2
 
 
 def _records(path: Path) -> list[tuple[int, ...]]:
