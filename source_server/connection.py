@@ -15,6 +15,7 @@ from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import ne
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -319,6 +320,7 @@ class SourceConnection:
                 f"{instance.name} {instance.told_held}, and cannot send all of them",
             )
         wants = (PARTITION_STREAM, *restart.partitions).__contains__
+        self.consumer.reading.wants = wants if restart.partitions else partial(ne, PARTITION_NONE)
         if restart.partitions and (element := misfit(known.elements, wants)):
             raise refusal(
                 RefuseCode.PARTITION_REFUSED,
@@ -341,7 +343,7 @@ class SourceConnection:
         self._selection = with_rows(instance, self.link.peer, definitions, partitions, is_filtered=is_filtered)
         if self._selection is None:
             return agreed
-        self.consumer.reading.kept_back.is_counted = True
+        self.consumer.reading.kept_back.begin(partitions)
         # What goes of the first parts of a large transaction is told again from its beginning.
         return replace(agreed, from_part=0)
 
@@ -514,6 +516,7 @@ class SourceConnection:
                     await self._pass_selected(selection, found)
                     continue
                 await trio.to_thread.run_sync(selection.learn_large, found.parts)
+                self._count_large(found)
             self.link.check_known(found.commit_frame)
             from_part = agreed.from_part if found.seqno == agreed.from_seqno else 0
             with closing(_pieces(found, from_part, limit)) as pieces:
@@ -534,9 +537,15 @@ class SourceConnection:
         self.consumer.reading.kept_back.note(selection.kept_back - before, len(batch.data) - len(made.data))
         return made
 
+    def _count_large(self, large: LargeTransaction) -> None:
+        partitions = self.consumer.reading.kept_back.partitions
+        if partitions is not None:
+            partitions.count(large.partitions, large.payload_bytes)
+
     async def _pass_selected(self, selection: Selection, large: LargeTransaction) -> None:
         """What goes of a large transaction."""
         before = selection.kept_back
+        self._count_large(large)
         with closing(selection.large(large.commit_frame, large.parts(), secrets.randbits(64))) as items:
             while (item := await trio.to_thread.run_sync(next, items, None)) is not None:
                 if not isinstance(item, StreamParts):

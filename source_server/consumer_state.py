@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -28,6 +29,7 @@ from replicate.daemon.statistics_lines import configured_period_s
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
 from replicate.errors import WrongInstanceError
+from replicate.filters.selection import PartitionSelection
 from replicate.filters.switch import FilterSwitch
 from replicate.instance.consumers import read_hold, write_hold
 from replicate.instance.file import PASSIVE
@@ -38,6 +40,7 @@ from replicate.model.contact import patience_s
 from replicate.model.moment import wall_ns
 from replicate.model.takeover import Takeover
 from replicate.pool import control as word
+from replicate.status.partition_figures import StandsAt
 from replicate.wire.event import Acknowledged
 from replicate.wire.message import RefuseCode, UpdateState
 from source_server.link import SourceLink
@@ -90,15 +93,40 @@ class KeptBack:
     is_counted: bool = False
     transactions: int = 0
     frame_bytes: int = 0
+    partitions: PartitionSelection | None = None
+    """Of the stream that stands, or was the last one."""
+    _sent: dict[int, list[int]] = field(default_factory=dict)
+    _kept: dict[int, list[int]] = field(default_factory=dict)
+    """Of the streams before: by partition transactions, and bytes of frames."""
+
+    def begin(self, partitions: PartitionSelection | None) -> None:
+        """A stream begins that leaves something out; what chooses partitions, if that does."""
+        self._sent, self._kept = self._of_each()
+        self.is_counted, self.partitions = True, partitions
+
+    def _of_each(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+        found = {**self._sent}, {**self._kept}
+        partitions = self.partitions
+        if partitions is not None:
+            for number, counts in partitions.counts.items():
+                there = found[not partitions.wants(number)]
+                there[number] = [sum(both) for both in zip(counts, there.get(number, (0, 0)), strict=True)]
+        return found
 
     def note(self, transactions: int, frame_bytes: int) -> None:
         """So many of which only the number goes, and so many bytes fewer."""
         self.transactions += transactions
         self.frame_bytes += max(0, frame_bytes)  # what is told in other words may be longer
 
-    def figures(self) -> dict[str, int]:
-        """Those of daemon/figures.py."""
-        return {"kept_back": self.transactions, "kept_back_bytes": self.frame_bytes} if self.is_counted else {}
+    def figures(self, name: Callable[[int], str]) -> dict[str, Any]:
+        """Those of daemon/figures.py. `name`: of a partition."""
+        if not self.is_counted:
+            return {}
+        found: dict[str, Any] = {"kept_back": self.transactions, "kept_back_bytes": self.frame_bytes}
+        for figure, of_each in zip(("partition_sent", "partition_kept_back"), self._of_each(), strict=True):
+            for place, unit in enumerate(("", "_bytes") if of_each else ()):
+                found[figure + unit] = {name(number): of_each[number][place] for number in sorted(of_each)}
+        return found
 
 
 @dataclass(slots=True)
@@ -110,6 +138,8 @@ class ReadCounts:
     from_files: int = 0
     switches: int = 0
     kept_back: KeptBack = field(default_factory=KeptBack)
+    wants: Callable[[int], bool] | None = None
+    """Whether the peer wants a partition; None: it has not said so since the start."""
 
 
 class ConsumerState:
@@ -233,7 +263,7 @@ class ConsumerState:
             "xoff_total": statistics.total("xoff"),
             "read_transactions": {"pool": reading.from_pool, "files": reading.from_files},
             "refused_connections": self.refused,
-            **reading.kept_back.figures(),
+            **reading.kept_back.figures(lambda number: self.instance.content.partitions.name(number)),
             **({"patrol": self.indexes.beside} if self.indexes.beside else {}),
             **self.indexes.figures(time.time_ns()),
             **self.filter.measured(),
@@ -261,6 +291,13 @@ class ConsumerState:
             return f"the peer has said nothing for {self.heard.age_s() or 0.0:.0f} s" if self.is_silent else ""
         error = self.context.facts.get("last_error")
         return f"{self.activity}: {error}" if error else self.activity
+
+    def stands_at(self) -> StandsAt | None:
+        """How far the peer is, for figures by partition; None: that is not known, or nothing waits for it."""
+        wants, applied = self.reading.wants, max(self.progress.last_applied_seqno, self.position.told_seqno)
+        if wants is None or not applied or self.is_for_later:
+            return None
+        return StandsAt(applied, self.words[word.LAST_SEQNO], wants)
 
     @property
     def is_for_later(self) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import time
 from contextlib import closing, suppress
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -43,7 +44,7 @@ from replicate.roles.succession import Other
 from replicate.roles.superseded import own_takeovers
 from replicate.security.authenticate import Authenticated, Authenticator
 from replicate.settings.load import Address
-from replicate.status.partition_figures import PartitionFigures, in_records
+from replicate.status.partition_figures import PartitionFigures, not_applied
 from replicate.wire.event import Closed, CloseReason
 from replicate.wire.introduction import reason_of
 from replicate.wire.message import RefuseCode
@@ -254,7 +255,8 @@ class SourceServer:
             consumer.takeovers = await trio.to_thread.run_sync(own_takeovers, consumer.door)
         consumer.tell(PASSIVE if consumer.mode.is_passive else WAITING, last_error=None)
         context.figures, context.why_not_ready = consumer.metrics, consumer.why_not_ready
-        context.from_files = PartitionFigures(consumer.instance.path, in_records).look
+        figures_of = partial(not_applied, at=consumer.stands_at)
+        context.from_files = PartitionFigures(consumer.instance.path, figures_of).look
         context.ready(consumer.activity)
         try:
             async with trio.open_nursery() as nursery:

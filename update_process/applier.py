@@ -31,6 +31,7 @@ from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivedRecord, ReceivePool
 from replicate.settings.table import UpdateConfig
 from update_process import plan as plans
+from update_process.batch.by_partition import PartitionCounts
 from update_process.batch.open_batch import OpenBatch, most_bytes
 from update_process.batch.pace import COUNTED_MIN, Pace
 from update_process.conflict_decision import OVERWRITE, Decision, name_of, name_of_large
@@ -65,15 +66,22 @@ class Applier:
     """One apply session, one receive pool, and what stands between them."""
 
     def __init__(
-        self, session: ApplySession, pool: ReceivePool, settings: UpdateConfig, *, conflict_directory: Path
+        self,
+        session: ApplySession,
+        pool: ReceivePool,
+        settings: UpdateConfig,
+        *,
+        conflict_directory: Path,
+        counted: PartitionCounts | None = None,
     ) -> None:
+        """`counted`: where is counted what is applied of each partition."""
         self.session = session
         self.pool = pool
         self._settings = settings
         self._conflict_directory = conflict_directory
         self._words = session.door.words
         self._barrier = BarrierWatch(session.door)
-        self._routes = Routes(session)
+        self._routes = Routes(session, counted)
         self._intake = Intake(pool, dict(session.position.chains))
         self._batch: OpenBatch | None = None
         self._next: OpenBatch | None = None
@@ -350,7 +358,9 @@ class Applier:
     def _made_batch(self, position: Position) -> OpenBatch:
         """An empty one after `position`."""
         deadline_s, memory = time.monotonic() + BATCH_S, self.pool.memory_of_data
-        return OpenBatch(position.last_seqno + 1, position, deadline_s, self._place_of, memory, self._batch_bytes)
+        made = OpenBatch(position.last_seqno + 1, position, deadline_s, self._place_of, memory, self._batch_bytes)
+        made.counts = None if self._routes.counted is None else PartitionCounts()
+        return made
 
     def _place_of(self, op: Any, table_id: Any, argument: Any) -> int | None:
         """See order.PlaceOf."""
@@ -523,6 +533,8 @@ class Applier:
         done.transactions += batch.transactions
         done.bytes += batch.size_bytes
         done.batches += 1
+        if batch.counts is not None and self._routes.counted is not None:
+            self._routes.counted.join(batch.counts)
         self.publish()  # not only when `work` ends, which may be two long batches later
         self._intake.free(batch.position.last_seqno)
 
@@ -564,7 +576,7 @@ class Applier:
     def _large_taken(self, seqno: int) -> LargeApply:
         directory = self.session.door.instance.journal_directory
         spool = Spool.receiving(spool_path(directory, int.from_bytes(os.urandom(8), "big")))
-        return LargeApply(seqno, spool, self._routes.apply_changes)
+        return LargeApply(seqno, spool, self._routes.apply_changes, are_counted=self._routes.counted is not None)
 
     def _large_settled(self, seqno: int) -> LargeApply:
         """It is only checked, and its changes are made over what is here if that was decided."""
@@ -591,6 +603,8 @@ class Applier:
             self.session.commit_large(large.spool, frame, position, body[6], defines=large.defines)
             done.transactions += 1
             done.batches += 1
+            if large.rows is not None and self._routes.counted is not None:
+                self._routes.counted.add_large(large.rows, large_commit_of(body)[2], self._routes.partition_of)
         else:
             head = read_head(frame)
             carried = unpack_partitions(large_commit_of(body)[4])

@@ -8,6 +8,7 @@ Leaves to others: who asks.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from replicate.daemon.statistics import Lag, Statistics
@@ -15,6 +16,7 @@ from replicate.door.secondary import ApplySession
 from replicate.model.contact import Known, known, not_told
 from replicate.pool import control as word
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, ReceivePool
+from update_process.batch.by_partition import PartitionCounts
 from update_process.work_result import Waiting
 
 
@@ -44,6 +46,13 @@ def measured(session: ApplySession, pool: ReceivePool | None, statistics: Statis
         "lag_s": None if found is None else found.lag_s,
         "lag_at_least_s": None if found is None else found.lag_at_least_s,
     }
+
+
+def applied_of_each(counts: PartitionCounts, name: Callable[[int], str]) -> dict[str, dict[str, int]]:
+    """What was applied of each partition since the start, by its name."""
+    found = sorted(counts.found.copy().items())  # at once: another thread counts on
+    figures = ("partition_applied", "partition_rows", "partition_bytes")
+    return {figure: {name(number): one[place] for number, one in found} for place, figure in enumerate(figures)}
 
 
 def known_of_source(session: ApplySession, pool: ReceivePool, lag: Lag) -> Known:

@@ -8,6 +8,7 @@ Leaves to others: the receive pool, and how the transaction is committed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from replicate.journal.record import UNPACK_ERRORS, large_commit_of, proven_afte
 from replicate.journal.spool import Spool
 from replicate.model.transaction import Op, unpack_partitions
 from replicate.model.vector import Position
+from update_process.batch.by_partition import row_tables
 from update_process.plan import OpenLarge, diverged
 from update_process.window.columns import PAYLOAD
 
@@ -25,13 +27,17 @@ _DEFINES: Final = frozenset((int(Op.DEFINE), int(Op.SCHEMA), int(Op.REGION)))
 class LargeApply:
     """The large transaction `seqno`. Create it inside the open transaction that its rows go into."""
 
-    def __init__(self, seqno: int, spool: Spool, apply_changes: Callable[[list[Any]], None]) -> None:
+    def __init__(
+        self, seqno: int, spool: Spool, apply_changes: Callable[[list[Any]], None], *, are_counted: bool = False
+    ) -> None:
         self.seqno = seqno
         self.spool = spool
         self.defines = False
         self._apply = apply_changes
         self._unpacker: Any = unpacker()
         self._pending: list[Any] = []
+        self.rows: Counter[int] | None = Counter() if are_counted else None
+        """How many are changed of each table, if `are_counted`."""
 
     @property
     def where(self) -> OpenLarge:
@@ -74,6 +80,8 @@ class LargeApply:
         changes, self._pending = self._pending[:whole], self._pending[whole:]
         self.defines = self.defines or not _DEFINES.isdisjoint(changes[0::4])
         self._apply(changes)
+        if self.rows is not None:
+            self.rows.update(row_tables(changes))
 
     def finish(self, frame: bytes, body: Sequence[Any], before: Position) -> Position:
         """Check the commit frame against what was taken, sync the spool; the position after it. Raises as `take`."""

@@ -49,7 +49,8 @@ from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceiveP
 from replicate.roles.restored_supplier import turn_back
 from replicate.status.partition_figures import PartitionFigures, in_records
 from update_process.applier import Applier
-from update_process.figures import known_of_source, measured, why_not_ready
+from update_process.batch.by_partition import PartitionCounts
+from update_process.figures import applied_of_each, known_of_source, measured, why_not_ready
 from update_process.hook_keeper import begin_telling, keep_hook
 from update_process.supplied_transactions import SupplierApplier
 from update_process.work_result import Done, Waiting
@@ -176,6 +177,7 @@ class _Driver:
         self._stop_at: int | None = None
         """Up to where is applied what was received when the stop was asked for, as the applier's `place` counts."""
         self._lag = Lag()
+        self._by_partition = PartitionCounts()
         self._busy = BusyRate()
         self._pool: ReceivePool | None = None
         """The one that is attached."""
@@ -206,7 +208,11 @@ class _Driver:
         if self._session.door.instance.is_supplier:
             since_us = self._fenced_since_us
             measure["schema_fence_s"] = 0 if since_us is None else max(0.0, time.time() - since_us / 1e6)
-        return {"state": self._last_waiting.value, **measure}
+        return {"state": self._last_waiting.value, **measure, **self._applied_of_each()}
+
+    def _applied_of_each(self) -> dict[str, Any]:
+        counts = self._by_partition
+        return applied_of_each(counts, self._instance.partitions_now().name) if counts.found else {}
 
     def _why_not_ready(self) -> str:
         return why_not_ready(self._session, self._pool, self._lag, self._last_waiting)
@@ -258,8 +264,10 @@ class _Driver:
 
     def _applier(self, pool: ReceivePool) -> AnyApplier:
         instance, session = self._instance, self._session
-        kind = SupplierApplier if instance.is_supplier else Applier
-        return kind(session, pool, self._context.config.update, conflict_directory=instance.conflict_directory)
+        settings, directory = self._context.config.update, instance.conflict_directory
+        if instance.is_supplier:
+            return SupplierApplier(session, pool, settings, conflict_directory=directory)
+        return Applier(session, pool, settings, conflict_directory=directory, counted=self._by_partition)
 
     async def _flush(self) -> None:
         """At an end in order: nothing of what is applied has to be rolled forward at the next start."""
@@ -282,6 +290,8 @@ class _Driver:
             pool.note_update_process(os.getpid(), time.monotonic_ns())
             self._judge_own_clock(pool)
             self._sample(pool)
+            if by_partition := self._applied_of_each():
+                self._context.status(**by_partition)
             await trio.sleep(ALIVE_PERIOD_S)
 
     def _judge_own_clock(self, pool: ReceivePool) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from replicate.door.secondary import ApplySession
 from replicate.errors import DamagedError, HardResyncNeededError, RollbackNeededError, UsageError
 from replicate.journal.record import changes_of
-from replicate.limits import PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM
+from replicate.limits import PARTITION_DEFAULT, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM
 from replicate.model.partition_moves import moves_in
 from replicate.model.region_record import without_making
 from replicate.model.transaction import (
@@ -31,6 +31,7 @@ from replicate.region.protocol import RowsOfRegion
 from replicate.region.sqlite.apply.order import RowRun
 from replicate.region.sqlite.apply.overwrite import overwrite
 from replicate.region.sqlite.apply.rows import lacks_region
+from update_process.batch.by_partition import PartitionCounts
 from update_process.window.columns import PAYLOAD, Changes
 
 _SPECIAL: Final = frozenset((int(Op.DEFINE), int(Op.SCHEMA), int(Op.REGION)))
@@ -40,8 +41,11 @@ _OF_ROWS: Final = frozenset((int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE), int
 class Routes:
     """The way of changes into the regions of one apply session."""
 
-    def __init__(self, session: ApplySession) -> None:
+    def __init__(self, session: ApplySession, counted: PartitionCounts | None = None) -> None:
+        """`counted`: where is counted what is applied of each partition."""
         self._session = session
+        self._counted = counted
+        self._is_parted = False
         self.tables: dict[int, TableDefinition] = {}
         """Every definition that is known here, by table id."""
         self._waiting: frozenset[str] = frozenset()
@@ -64,6 +68,7 @@ class Routes:
 
     def _know(self, definitions: Mapping[int, TableDefinition]) -> None:
         self.tables.update(definitions)
+        self._is_parted = self._is_parted or any(one.partition != PARTITION_DEFAULT for one in definitions.values())
         content = self._session.door.instance.content
         if content.held is not None:
             self._passed.update(key for key, one in definitions.items() if content.passes_over(one.partition))
@@ -84,6 +89,11 @@ class Routes:
                 rows.define(table_id, definition)
             if rows is not None or definition.region in self._waiting:
                 self._know({table_id: definition})
+
+    @property
+    def counted(self) -> PartitionCounts | None:
+        """Where is counted what is applied of each partition; None where all tables are in DEFAULT."""
+        return self._counted if self._is_parted else None
 
     def partition_of(self, table_id: int) -> int | None:
         """The partition of a table; None when it is not known, or passed over. On a secondary also the one that stands

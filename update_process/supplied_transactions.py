@@ -57,11 +57,9 @@ from replicate.settings.table import UpdateConfig
 from update_process import plan as plans
 from update_process.aside_for_schema import StandingAside
 from update_process.batch.open_batch import most_bytes
-from update_process.batch.supplied_batch import SuppliedBatch
-from update_process.conflict_file import stopped
-from update_process.gone_suppliers import Parting
 from update_process.batch.supplied_batch import FrameRoom, SuppliedBatch
 from update_process.conflict_file import stopped
+from update_process.gone_suppliers import Parting
 from update_process.merging import Merging
 from update_process.merging_large import ArrivingLarge, LargeTurn, partitions_of
 from update_process.plan import Window

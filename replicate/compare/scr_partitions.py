@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from replicate.instance.file import RegionEntry
 from replicate.journal.chain import Chain
@@ -24,12 +24,13 @@ from replicate.region.kind import KIND
 @dataclass(frozen=True, slots=True)
 class LastInPartition:
     """Of the transactions that change a partition: how many there are, and of the last one the number, its origin and
-    its number there."""
+    its number there. `first_csn`: of the first one, where they were counted."""
 
     count: int
     seqno: int
     origin: int
     origin_seqno: int
+    first_csn: int = field(default=0, compare=False)
 
 
 def last_within(chain: Chain, first_seqno: int, last_seqno: int) -> dict[int, LastInPartition]:
@@ -40,19 +41,20 @@ def last_within(chain: Chain, first_seqno: int, last_seqno: int) -> dict[int, La
     with closing(ChainReader(chain, first_seqno)) as reader:
         partitions = {one.table_id: one.partition for one in reader.catalogue_at(first_seqno).definitions.values()}
 
-        def note(sections: Iterable[int], seqno: int, origin: int, origin_seqno: int) -> None:
+        def note(sections: Iterable[int], seqno: int, origin: int, origin_seqno: int, csn: int) -> None:
             for number in sections:
                 if number != PARTITION_STREAM:
                     known = found.get(number)
-                    found[number] = LastInPartition(1 + (known.count if known else 0), seqno, origin, origin_seqno)
+                    count, first_csn = (1 + known.count, known.first_csn) if known else (1, csn)
+                    found[number] = LastInPartition(count, seqno, origin, origin_seqno, first_csn)
 
         while (batch := reader.read(BATCH_BYTES_MAX, last_seqno)) is not None:
             if isinstance(batch, LargeTransaction):
                 head = read_head(batch.commit_frame)
-                note(batch.partitions, head.seqno, head.origin, head.origin_seqno)
+                note(batch.partitions, head.seqno, head.origin, head.origin_seqno, head.csn)
                 continue
             for body in decode_batch(batch.data)[2::3]:
-                note(sections_in(body, partitions), body[1], body[4], body[5])
+                note(sections_in(body, partitions), body[1], body[4], body[5], body[6])
     return found
 
 

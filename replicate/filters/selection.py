@@ -14,8 +14,10 @@ beginning.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from struct import Struct
+from struct import error as StructError
 from typing import Any, Final
 
 from crc32c import crc32c
@@ -39,7 +41,7 @@ from replicate.journal.record import (
     trim,
     unpacker,
 )
-from replicate.journal.sections import owners_of, section_of
+from replicate.journal.sections import owners_of, partitions_of, section_of
 from replicate.limits import PARTITION_NONE, PARTITION_STREAM
 from replicate.model.transaction import Kind, Op, TableDefinition
 
@@ -72,12 +74,17 @@ class PartitionSelection:
         """`definitions`: of all tables at the stream's beginning, by their ids."""
         self._wanted = None if wanted is None else frozenset(wanted)
         self._partitions = {key: one.partition for key, one in definitions.items()}
-        self._goes: dict[bytes, bool] = {}
-        """By its first bytes, as `_FRAME` has them, whether a change of a table's rows goes."""
+        self._sizes: defaultdict[int, list[int]] = defaultdict(list)
+        """Lengths of frames with one change, by partition, until they are counted."""
+        self._goes: dict[bytes, Callable[[int], None]] = {}
+        self._stays: dict[bytes, Callable[[int], None]] = {}
+        """By its first bytes, as `_FRAME` has them, where a change of a table's rows is noted that goes, or stays."""
         for key in self._partitions:
             self._note(key)
         self.kept_back = 0
         """Transactions of which nothing went, so far."""
+        self.counts: dict[int, list[int]] = {}
+        """By partition transactions that change it, so far, and the bytes of their frames as they are here."""
 
     @property
     def label(self) -> int:
@@ -101,55 +108,90 @@ class PartitionSelection:
     def take(self, batch: FrameBatch) -> FrameBatch:
         """The batch as it goes; the same one when all of it does. JournalDamagedError for a table that nobody has
         defined."""
-        data, offset, kept, nulls, pieces = batch.data, 0, 0, 0, list[bytes]()
-        size, goes_of, add = len(data), self._goes.get, pieces.append
+        data, offset, kept, pieces = batch.data, 0, 0, list[bytes]()
+        size, add = len(data), pieces.append
+        goes_of, stays_of, is_of_one, prefix = self._goes.get, self._stays.get, _OF_ONE, FRAME_PREFIX_BYTES
         unpack, pack_body, pack = _FRAME.unpack_from, _NULL_BODY.pack, _NULL.pack
-        padded = data + bytes(_FRAME.size)  # the last frame may be shorter
         defines = _next_define(data, 0)
         while offset < size:
-            length, word, label, change = unpack(padded, offset)
-            end = offset + length + FRAME_PREFIX_BYTES
+            try:
+                length, word, label, change = unpack(data, offset)
+            except StructError:  # the last frame may be shorter; to have all of it longer is a copy of the batch
+                length, word, label, change = unpack(data[offset:] + bytes(_FRAME.size))
+            end = offset + length + prefix
             if defines < end:
                 if word & 0xFF in CHANGES_BEGIN:
                     self._learn(data[offset:end])
                 defines = _next_define(data, end)
-            is_of_one = word == _OF_ONE
-            goes = goes_of(change) if is_of_one or word & 0xFF == _TRANSACTION else None
-            if goes:
-                offset = end
-                continue
-            if goes is False and (is_of_one or not _FOR_EVERYBODY.search(data, offset + FRAME_HEAD_BYTES, end)):
-                # `pack_null`, written out: passed for each transaction that is not wanted.
-                if kept < offset:
-                    add(data[kept:offset])
-                body = pack_body(_NULL_FRONT, label, _NULL_PAYLOAD)
-                add(pack(_NULL_PREFIX, crc32c(body), body))
-                nulls += 1
-                kept = offset = end
-                continue
-            kind = word & 0xFF
-            made: bytes | None = None
-            if change[0] == _REGION and kind == _TRANSACTION:
-                pass  # a region that is added has no rows
-            elif kind == _MIXED:
-                frame = data[offset:end]
-                told = trim(frame, self.wants)
-                self.kept_back += NUMBERED.unpack_from(told)[1] == Kind.NULL
-                made = None if told is frame else told
-            elif kind in CHANGES_BEGIN:
-                made = self._told_again(data[offset:end], kind)
+            if word == is_of_one:
+                noted = goes_of(change)
+                if noted is not None:
+                    noted(length)
+                    offset = end
+                    continue
+                noted = stays_of(change)
+                if noted is not None:
+                    # `pack_null`, written out: passed for each transaction that is not wanted.
+                    noted(length)
+                    if kept < offset:
+                        add(data[kept:offset])
+                    body = pack_body(_NULL_FRONT, label, _NULL_PAYLOAD)
+                    add(pack(_NULL_PREFIX, crc32c(body), body))
+                    kept = offset = end
+                    continue
+            made = self._of_many(data[offset:end], word & 0xFF, label, change)
             if made is not None:
                 if kept < offset:
                     add(data[kept:offset])
                 add(made)
                 kept = end
             offset = end
-        self.kept_back += nulls
+        self._count_noted()
         if not pieces:
             return batch
         if kept < size:
             pieces.append(data[kept:])
         return FrameBatch(batch.first_seqno, batch.last_seqno, batch.count, b"".join(pieces))
+
+    def _of_many(self, frame: bytes, kind: int, label: bytes, change: bytes) -> bytes | None:
+        """What goes of a frame that has not one change of a table's rows; None: it goes as it is. `label`, `change`: as
+        `_FRAME` has them."""
+        if kind == _TRANSACTION:
+            if change[0] == _REGION:
+                return None  # a region that is added has no rows
+            goes = change in self._goes
+            if goes or (change in self._stays and not _FOR_EVERYBODY.search(frame, FRAME_HEAD_BYTES)):
+                self.count((self._partitions[_CHANGE.unpack(change)[1]],), len(frame))
+                if goes:
+                    return None
+                self.kept_back += 1
+                body = _NULL_BODY.pack(_NULL_FRONT, label, _NULL_PAYLOAD)
+                return _NULL.pack(_NULL_PREFIX, crc32c(body), body)
+        if kind == _MIXED:
+            told = trim(frame, self.wants)
+            self.count(partitions_of(memoryview(frame)[FRAME_HEAD_BYTES:]), len(frame))
+            self.kept_back += NUMBERED.unpack_from(told)[1] == Kind.NULL
+            return None if told is frame else told
+        return self._told_again(frame, kind) if kind in CHANGES_BEGIN else None
+
+    def count(self, partitions: Iterable[int], frame_bytes: int) -> None:
+        """One transaction that changes these, and whose frames have so many bytes."""
+        for number in partitions:
+            if number != PARTITION_STREAM:
+                counts = self.counts.setdefault(number, [0, 0])
+                counts[0] += 1
+                counts[1] += frame_bytes
+
+    def _count_noted(self) -> None:
+        """Those with one change, of a batch at once."""
+        for number, sizes in self._sizes.items():
+            if sizes:
+                counts = self.counts.setdefault(number, [0, 0])
+                counts[0] += len(sizes)
+                counts[1] += sum(sizes) + FRAME_PREFIX_BYTES * len(sizes)
+                if not self.wants(number):
+                    self.kept_back += len(sizes)
+                sizes.clear()
 
     def _told_again(self, frame: bytes, kind: int) -> bytes | None:
         """Of a transaction whose changes may be of several sections, and say so nowhere."""
@@ -157,6 +199,7 @@ class PartitionSelection:
         start = CHANGES_BEGIN[kind]
         packed = pack_changes(changes_of(body))
         owners, _ = owners_of(packed, self._partitions)
+        self.count(set(owners), len(frame))
         if all(map(self.wants, owners)):
             return None
         left: list[Any] = []
@@ -183,8 +226,10 @@ class PartitionSelection:
         self._note(table_id)
 
     def _note(self, table_id: int) -> None:
+        number = self._partitions[table_id]
+        known = self._goes if self.wants(number) else self._stays
         for op in _OF_TABLES:
-            self._goes[_CHANGE.pack(op << 8 | _ID, table_id)] = self.wants(self._partitions[table_id])
+            known[_CHANGE.pack(op << 8 | _ID, table_id)] = self._sizes[number].append
 
     # Large transactions.
 

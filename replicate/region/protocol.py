@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from replicate.limits import PARTITION_STREAM
 from replicate.model.merged_row import Lost, Stamp
-from replicate.model.transaction import TableDefinition
-from replicate.model.merged_row import Lost, Stamp
 from replicate.model.transaction import History, TableDefinition
 from replicate.model.vector import Position, SynchronizationVector
 from replicate.model.writers import Writers

@@ -44,20 +44,13 @@ from replicate.model.transaction import Catalogue, History
 from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
-from replicate.region.protocol import scr_rows
-from replicate.roles.change_of_role import LOCK_TIMEOUT_S, standing_still
-from replicate.roles.daemons_down import daemons_down
-from replicate.roles.rollback_survey import Surveyed, survey
-from replicate.roles.source_refusal import forget_verdict, look_at_verdict, may_be_named, proven_point
-from replicate.roles.superseded import give_way
-from replicate.roles.undo_transactions import undo_region
 from replicate.region.protocol import ends_of, scr_rows
-from replicate.roles.daemons_down import daemons_down
-from replicate.roles.superseded import give_way
 from replicate.roles.change_of_role import LOCK_TIMEOUT_S, standing_still
+from replicate.roles.daemons_down import daemons_down
 from replicate.roles.rollback_survey import Surveyed, survey
-from replicate.roles.undo_transactions import undo_region
 from replicate.roles.source_refusal import forget_verdict, look_at_verdict, may_be_named, proven_point
+from replicate.roles.superseded import give_way
+from replicate.roles.undo_transactions import undo_region
 from replicate.system.failpoint import hit
 from replicate.system.files import read_private, remove_file, replace_file, sync_directory
 from replicate.system.locks import FileLock

@@ -28,6 +28,7 @@ from typing import Any, Final
 from replicate.compare.index_found import look_at_indexes
 from replicate.compare.last_compare import Compared, look_at_compared
 from replicate.compare.patrol_found import Patrolled, look_at_patrolled
+from replicate.daemon.figures import FIGURES
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_heard import now as this_moment
 from replicate.daemon.last_heard import read_facts, utc
@@ -530,6 +531,7 @@ def _peer(
         last_heard=_ago(now, heard_s),
         last_heard_s=_rounded(heard_s),
         region_waits=is_connected and facts.get("peer_region_waits") is True,
+        by_partition=_by_partition(facts),
     )
 
 
@@ -550,6 +552,11 @@ def _ago(now: Moment, age_s: float | None) -> str | None:
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
+
+
+def _by_partition(facts: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """The figures by partition that a daemon has in its status."""
+    return {name: facts[name] for name, one in FIGURES.items() if one.label == "partition" and facts.get(name)}
 
 
 def _receiving(instance: Instance, journal: JournalReport, now: Moment) -> ReceivingReport:
@@ -611,6 +618,7 @@ def _receiving(instance: Instance, journal: JournalReport, now: Moment) -> Recei
             is_given="receiver.listen" in receiver.given,
             is_reached=bool(facts.get("source_host")),  # by this run: what was heard before may have come elsewhere
         ),
+        by_partition=_by_partition(update_facts),
     )
 
 

@@ -111,6 +111,10 @@ class LineReport:
     """And how many seconds ago."""
 
 
+ByPartition = Mapping[str, Mapping[str, int]]
+"""The name of a figure (daemon/figures.py) -> the name of a partition -> its value."""
+
+
 @dataclass(frozen=True, slots=True)
 class PeerReport(LineReport):
     """A stream to a secondary. Positions are None where the peer has not been heard of since its source started.
@@ -146,6 +150,8 @@ class PeerReport(LineReport):
     """The age of the last that it has said; None without a connection."""
     region_waits: bool = False
     """A region of ours waits there for its seed, as it tells us itself."""
+    by_partition: ByPartition = field(default_factory=dict)
+    """What the Source Server has counted since its start, where it looks for what goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +202,8 @@ class ReceivingReport(LineReport):
     backlog_at_least: int | None = None
     backlog_unknown_since: str | None = None
     """When the primary has last said how it stands, in UTC; None where the backlog is known, or never was."""
+    by_partition: ByPartition = field(default_factory=dict)
+    """What the Update Process has counted since its start, where partitions are in use."""
     listens: Listens = field(default_factory=Listens)
 
     @property

@@ -51,6 +51,20 @@ def test_figures_of_each_partition(street: Street) -> None:
     assert source["partition_origin_seqno"]["sales"] == update["partition_origin_seqno"]["sales"]
     assert source["partition_seqno"]["stock"] == stock
     assert "stock" not in update["partition_seqno"]
+    assert source["partition_sent_total"] == {"sales": 1}
+    assert source["partition_kept_back_total"] == {"stock": 1}
+    for metric, partition in (("sent", "sales"), ("kept_back", "stock")):
+        assert source[f"partition_{metric}_bytes_total"].keys() == {partition}
+    assert update["partition_applied_total"] == update["partition_rows_total"] == {"sales": 1}
+    assert update["partition_bytes_total"] == source["partition_sent_bytes_total"]
+
+    def is_level() -> bool:  # by its word, which comes with the next heartbeat
+        found = figures(street, street.primary, "source-secondary")
+        told = [found.get(f"partition_{what}", {}) for what in ("backlog_transactions", "lag_seconds")]
+        assert "stock" not in told[0]  # nobody waits for it
+        return [one.get("sales") for one in told] == [0, 0]
+
+    wait_until(is_level, what="the source knows that sales is level")
     assert source["kept_back_total"][""] == 1
     assert source["kept_back_bytes_total"][""] > 0
     assert figures(street, street.secondary, "receiver")["partition_here_state"] == {"DEFAULT": 1, "sales": 1}
@@ -74,3 +88,24 @@ def test_figures_of_each_partition(street: Street) -> None:
         )
 
     wait_until(told, what="lines of statistics say it")
+
+    def counted() -> bool:
+        lines = street.log(street.secondary, "update"), street.log(street.primary, "source-secondary")
+        applied, sent = ([line for line in log if line["event"] == "statistics"][-1] for log in lines)
+        (peer,) = street.status(street.primary)["peers"]
+        there = street.status(street.secondary)["receiving"]["by_partition"]
+        return (
+            applied.get("partition_rows") == there.get("partition_rows") == {"sales": 1}
+            and sent.get("partition_kept_back") == {"sales": 1, "stock": 1}
+            and peer["by_partition"].get("partition_sent") == {"sales": 1}
+        )
+
+    wait_until(counted, what="statistics and status say it of each")
+    street.on(street.secondary, "update", "stop")
+    street.on(street.secondary, "subscription", "add", "sales")
+    street.on(street.primary, "partition", "assign", "DEFAULT", "entry")
+    for amount in (1, 2):
+        street.write(f"INSERT INTO entry (amount) VALUES ({amount})")
+    found = figures(street, street.primary, "source-secondary")
+    assert found["partition_backlog_transactions"]["DEFAULT"] == 2
+    assert 0 < found["partition_lag_seconds"]["DEFAULT"] < 600

@@ -40,6 +40,10 @@ WITH_PARTITIONS_ONLY = {
     "dualsite_partition_here_state",  # receiver_server/test_source_state.py
     *("dualsite_partition_seqno", "dualsite_partition_origin_seqno"),  # test_partition_figures.py
     "dualsite_partition_copied_bytes",  # status/test_partition_figures.py
+    *("dualsite_partition_applied_total", "dualsite_partition_rows_total", "dualsite_partition_bytes_total"),
+    *("dualsite_partition_sent_total", "dualsite_partition_sent_bytes_total"),
+    *("dualsite_partition_kept_back_total", "dualsite_partition_kept_back_bytes_total"),
+    *("dualsite_partition_backlog_transactions", "dualsite_partition_lag_seconds"),  # all: test_partition_figures.py
     *("dualsite_kept_back_total", "dualsite_kept_back_bytes_total"),  # test_partition_figures.py
 }
 

@@ -18,6 +18,7 @@ from replicate.model.vector import Position
 from replicate.region.sqlite.apply.order import PlaceOf, RowRun
 from replicate.settings.load import Config
 from replicate.settings.table import UpdateConfig
+from update_process.batch.by_partition import PartitionCounts
 from update_process.batch.deferred import DeferredChanges
 from update_process.batch.pace import Pace
 from update_process.batch.pool_frames import PoolFrames
@@ -57,7 +58,7 @@ def most_bytes(settings: UpdateConfig, config: Config, pool_bytes: int) -> int:
 class OpenBatch:
     """`first_seqno`: its first transaction. `deadline_s` (monotonic): when it should be committed. `place_of`: which
     changes may be moved. `memory`: where the frames lie. `room_bytes`: how many bytes of frames it takes.
-    `loose_bytes`: of those whose changes are not packed."""
+    `loose_bytes`: of those whose changes are not packed. `counts`: of what is taken, by partition, if they are kept."""
 
     first_seqno: int
     position: Position
@@ -71,6 +72,7 @@ class OpenBatch:
     defines: bool = False
     changes_put_off: int = 0
     loose_bytes: int = 0
+    counts: PartitionCounts | None = None
     _last_at: int = 0
     _packed: DeferredChanges | None = None
     _decoded: list[Changes] = field(default_factory=list)
@@ -81,10 +83,15 @@ class OpenBatch:
 
     def extend(self, window: Window, start: int, stop: int, partition_of: Callable[[int], int | None]) -> None:
         """Take the transactions `start` to `stop` (exclusive) of the window. Raises as `Window.position_at`."""
-        self._take(window, start, stop, window.position_at(self.position, start, stop, partition_of))
+        position = window.position_at(self.position, start, stop, partition_of)
+        self._take(window, start, stop, position, partition_of)
 
-    def _take(self, window: Window, start: int, stop: int, position: Position) -> None:
+    def _take(
+        self, window: Window, start: int, stop: int, position: Position, partition_of: Callable[[int], int | None]
+    ) -> None:
         self.position = position
+        if self.counts is not None and stop > start:
+            self.counts.add_window(window, start, stop, partition_of)
         data = memoryview(window.data)
         for begin, end, shift in window.lying(start, stop):
             first = window.offset(begin)
@@ -146,7 +153,7 @@ class OpenBatch:
         else:
             self._decoded.append(changes)
             self.changes_put_off += len(changes.ops)
-        self._take(window, start, stop, position)
+        self._take(window, start, stop, position, partition_of)
         return True
 
     def _pack(self, window: Window, plain: Plain, changes: Changes, start: int, stop: int) -> bool:

@@ -98,6 +98,8 @@ def take_single(
         return None
     session.commit(FrameBatch(head.seqno, head.seqno, 1, record.data), position, head.csn, last=head)
     points[head.origin] = (head.origin_seqno, head.chain)
+    if routes.counted is not None:
+        routes.counted.add_single(body[PAYLOAD:], len(record.data), routes.partition_of)
     done.transactions += 1
     done.bytes += len(record.data)
     done.batches += 1

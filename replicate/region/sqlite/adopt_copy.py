@@ -7,8 +7,6 @@ Leaves to others: where the copy came from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

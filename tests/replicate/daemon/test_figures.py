@@ -179,6 +179,8 @@ UNUSED = {
     *("index_entries", "index_age_s", "index_left_out", "index_damaged"),
     *("merged_total", "lost_total"),
     *("partition_here", "partition_states", "partition_copied", "partition_seqno", "partition_origin_seqno"),
+    *("partition_applied", "partition_rows", "partition_bytes", "partition_sent", "partition_sent_bytes"),
+    *("partition_kept_back", "partition_kept_back_bytes", "partition_backlog", "partition_lag_s"),
     *("kept_back", "kept_back_bytes"),
 }
 """What nobody says who has no filter, has not heard of the patrol, is no supplier, or has all partitions."""

@@ -34,7 +34,7 @@ from replicate.journal.record import (
     read_part,
 )
 from replicate.journal.walk import walk
-from replicate.limits import PARTITION_NONE
+from replicate.limits import PARTITION_NONE, PARTITION_STREAM
 from replicate.model.transaction import Column, Kind, Op, TableDefinition
 
 NUMBERS = (1, 2, 9, PARTITION_NONE)
@@ -173,6 +173,12 @@ def test_what_goes_is_the_history_restricted(
     assert selection.kept_back == sum(
         1 for changes in whole.changes if changes and not any(number in kept for number, _ in changes)
     )
+    counts: dict[int, list[int]] = {}
+    for (_, frame_before), changes in zip(before, whole.changes, strict=True):
+        for number in {number for number, _ in changes} - {PARTITION_STREAM}:
+            transactions_, frame_bytes = counts.setdefault(number, [0, 0])
+            counts[number] = [transactions_ + 1, frame_bytes + len(frame_before)]
+    assert selection.counts == counts
 
 
 @pytest.mark.parametrize("op", [Op.INSERT, Op.UPDATE, Op.DELETE, Op.SEQUENCE])
