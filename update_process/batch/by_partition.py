@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from operator import sub
 from typing import Any, Final
 
@@ -45,12 +46,12 @@ class PartitionCounts:
 
     def add_window(self, window: Window, start: int, stop: int, partition_of: PartitionOf) -> None:
         """The transactions `start` to `stop` (exclusive) of the window."""
-        ends = window.ends[start:stop]
-        sizes = list(map(sub, ends, [window.offset(start), *ends]))
         plain = window.plain
         if plain is None or plain.ends is not None or not _ROWS.issuperset(plain.columns.ops[start:stop]):
-            self._add_bodies(window.bodies[start:stop], sizes, partition_of)
+            self._add_bodies(window, start, stop, partition_of)
             return
+        ends = window.ends[start:stop]
+        sizes = list(map(sub, ends, [window.offset(start), *ends]))
         table_ids = plain.columns.table_ids[start:stop]
         if table_ids.count(table_ids[0]) == len(table_ids):
             self._add_ones(table_ids[0], sizes, partition_of)
@@ -82,24 +83,27 @@ class PartitionCounts:
         if partition is not None:
             self.add(partition, len(sizes), len(sizes), sum(sizes))
 
-    def _add_bodies(self, bodies: Sequence[Any], sizes: Sequence[int], partition_of: PartitionOf) -> None:
-        rows: Counter[int] = Counter()
-        known: dict[int, int | None] = {}
-        for body, size in zip(bodies, sizes, strict=True):
+    def _add_bodies(self, window: Window, start: int, stop: int, partition_of: PartitionOf) -> None:
+        """Those that change the same tables in the same way are counted together: most are like others."""
+        ends, bodies, plain = window.ends, window.bodies, window.plain
+        places: Iterable[int] = range(start, stop)
+        if plain is not None and plain.ends is not None:  # numbers that hold nothing are passed over in C
+            changes = [plain.ends[start - 1] if start else 0, *plain.ends[start:stop]]
+            places = compress(places, map(sub, changes[1:], changes))
+        alike: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+        for place in places:
+            body = bodies[place]
             begin = CHANGES_BEGIN.get(body[0])
-            if begin is None:  # a number that holds nothing
-                continue
-            table_ids = set(body[begin + 1 :: 4])
-            for table_id in table_ids.difference(known):
-                known[table_id] = partition_of(table_id)
-            for partition in {known[table_id] for table_id in table_ids}:
+            if begin is not None:
+                alike[*body[begin::4], *body[begin + 1 :: 4]].append(ends[place] - (ends[place - 1] if place else 0))
+        for shape, sizes in alike.items():
+            ops, table_ids = shape[: len(shape) // 2], shape[len(shape) // 2 :]
+            found = dict.fromkeys(map(partition_of, set(table_ids)), 0)
+            for op, table_id in zip(ops, table_ids, strict=True):
+                found[partition_of(table_id)] += op in _ROWS
+            for partition, rows in found.items():
                 if partition is not None:
-                    self.add(partition, 1, 0, size)
-            rows.update(row_tables(body[begin:]))
-        for table_id, number in rows.items():
-            partition = known[table_id]
-            if partition is not None:
-                self.add(partition, 0, number, 0)
+                    self.add(partition, len(sizes), rows * len(sizes), sum(sizes))
 
 
 def row_tables(changes: Sequence[Any]) -> Iterable[int]:
