@@ -112,17 +112,12 @@ class PartitionSelection:
         size, add = len(data), pieces.append
         goes_of, stays_of, is_of_one, prefix = self._goes.get, self._stays.get, _OF_ONE, FRAME_PREFIX_BYTES
         unpack, pack_body, pack = _FRAME.unpack_from, _NULL_BODY.pack, _NULL.pack
-        defines = _next_define(data, 0)
         while offset < size:
             try:
                 length, word, label, change = unpack(data, offset)
             except StructError:  # the last frame may be shorter; to have all of it longer is a copy of the batch
                 length, word, label, change = unpack(data[offset:] + bytes(_FRAME.size))
             end = offset + length + prefix
-            if defines < end:
-                if word & 0xFF in CHANGES_BEGIN:
-                    self._learn(data[offset:end])
-                defines = _next_define(data, end)
             if word == is_of_one:
                 noted = goes_of(change)
                 if noted is not None:
@@ -154,8 +149,10 @@ class PartitionSelection:
         return FrameBatch(batch.first_seqno, batch.last_seqno, batch.count, b"".join(pieces))
 
     def _of_many(self, frame: bytes, kind: int, label: bytes, change: bytes) -> bytes | None:
-        """What goes of a frame that has not one change of a table's rows; None: it goes as it is. `label`, `change`: as
-        `_FRAME` has them."""
+        """What goes of a frame that has not one change of a table's rows; None: it goes as it is. Only such a frame may
+        define a table. `label`, `change`: as `_FRAME` has them."""
+        if kind in CHANGES_BEGIN and DEFINE_MARK in frame:
+            self._learn(frame)
         if kind == _TRANSACTION:
             if change[0] == _REGION:
                 return None  # a region that is added has no rows
@@ -271,12 +268,6 @@ class PartitionSelection:
         for change in changes_in(parts()):
             if change[0] == Op.DEFINE:
                 self._define(change[1], change[3])
-
-
-def _next_define(data: bytes, offset: int) -> int:
-    """Where the next mark of a definition stands from there on; the end of `data` where none does."""
-    found = data.find(DEFINE_MARK, offset)
-    return len(data) if found < 0 else found
 
 
 def told_large(commit_frame: bytes, changes: Iterable[list[Any]], token: int) -> Generator[StreamItem]:
