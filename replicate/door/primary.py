@@ -204,7 +204,12 @@ class RegionSession:
         try:
             for part in self._by_lock:
                 if not part.lock.try_acquire():
+                    until_s = monotonic() + timeout_s
                     wait_for(self._by_lock[self._by_lock.index(part) :], timeout_s)
+                    if words[word.POOL_STATE] == word.STATE_CLOSED:  # its holder has retired it: a change of role
+                        release(self.parts)
+                        self.begin(timeout_s=max(0.0, until_s - monotonic()))
+                        return
                     break
             now_s = monotonic()
             if now_s >= self._look_again_s:  # a look takes 2 µs, and others after it wait for their caches

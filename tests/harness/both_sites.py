@@ -36,10 +36,6 @@ while True:
     except OperationalError as error:
         if "takes them again" in str(error):
             continue  # the site that was to give its role was killed, or has kept it
-        if "POOL_REPLACED" in str(error):  # it was killed after its pool was retired, before its role was changed
-            connection.close()
-            connection = None
-            continue
         if "NOT_PRIMARY" not in str(error):
             raise
         connection.close()

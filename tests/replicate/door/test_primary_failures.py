@@ -11,8 +11,10 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -211,6 +213,30 @@ def test_a_connection_survives_a_pool_that_was_made_again(tmp_path: Path) -> Non
         with pytest.raises(PoolReplacedError):
             insert(session, 3)
         assert insert(session, 3) == first + 2
+    check(instance)
+
+
+def test_who_waits_for_a_region_while_the_pool_is_retired_goes_on_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a change of the role is killed before the role has changed: nothing is lost, and nothing to be told."""
+    instance = make_primary(tmp_path / "p")
+    waits, really = threading.Event(), primary.wait_for
+
+    def wait_for(parts: Any, timeout_s: float) -> None:
+        waits.set()
+        really(parts, timeout_s)
+
+    with session_of(instance) as session, session_of(instance) as holder:
+        first = insert(holder, 1)
+        holder.begin(timeout_s=5)
+        monkeypatch.setattr(primary, "wait_for", wait_for)
+        with ThreadPoolExecutor(1) as beside:
+            waiting = beside.submit(insert, session, 2)
+            assert waits.wait(30)
+            retire(PoolKind.JOURNAL, instance.content.uuid)
+            holder.rollback()
+            assert waiting.result(30) == first + 1
     check(instance)
 
 
