@@ -193,7 +193,7 @@ def held_absorbed(door: Door, *, timeout_s: float) -> Iterator[None]:
     try:
         lock.acquire(timeout_s, what=f"region {entry.name}")
         redo_region(door, entry, timeout_s)
-        with closing(KIND.applied(entry.path, region=entry.uuid)) as region:
+        with KIND.naming(str(entry.path)), closing(KIND.applied(entry.path, region=entry.uuid)) as region:
             writers = region.writers()
             region.begin(changed_do=f"Seed it again: {instance.way_out}")
             definitions = door.catalogue_now().definitions

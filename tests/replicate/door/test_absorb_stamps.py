@@ -11,7 +11,7 @@ import pytest
 from replicate.door.absorb_stamps import absorb, held_absorbed, shared_tables
 from replicate.door.snapshot import door_of, take_absorbed
 from replicate.door.telling_transaction import tell
-from replicate.errors import BusyError
+from replicate.errors import BusyError, DiskFullError
 from replicate.journal.reader import LargeTransaction
 from replicate.model.merged_row import Row, unpack_row
 from replicate.region.sqlite.apply.merge import RowMerger
@@ -84,6 +84,21 @@ def test_an_application_that_has_the_region_is_waited_for(two: Suppliers) -> Non
         pass
     connection.commit()
     connection.close()
+
+
+def test_a_disk_that_is_full_is_called_so(two: Suppliers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a seed is made: its Source Server knows what to say of that, and tries again."""
+    run(two, "b", "INSERT INTO ta VALUES (1, 'x', 0)")
+
+    def finish(_merger: RowMerger, _absorbed: int) -> None:
+        raise apsw.FullError("database or disk is full")
+
+    with monkeypatch.context() as patch, door_of(two.by["b"]) as door:
+        patch.setattr(RowMerger, "finish", finish)
+        with pytest.raises(DiskFullError), held_absorbed(door, timeout_s=30):
+            pass
+    with door_of(two.by["b"]) as door, held_absorbed(door, timeout_s=30):
+        assert stamps(two, "b")[0] == two.last_seqno("b")
 
 
 def test_where_nothing_is_shared_nothing_is_held(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import replicate.door.absorb_stamps
 from replicate.door.recovery.opening import open_door
-from replicate.errors import BusyError
+from replicate.errors import BusyError, DiskFullError
 from replicate.model.transaction import SHARED, WRITTEN
 from replicate.roles.partition_writers import held_session, say
 from tests.simulation.base import BaseWorld, Main
@@ -205,7 +205,7 @@ async def copying(world: Any) -> None:
     """At the source: makes a copy as often as the new one has none."""
     while not world.is_joined:
         if world.copy is None:
-            with contextlib.suppress(BusyError):
+            with contextlib.suppress(BusyError, DiskFullError):
                 world.take_copy()
         await world.kernel.sleep(LOOK_S)
     await world.kernel.suspend()
