@@ -178,7 +178,7 @@ def _alone(opened: Instance, names: tuple[str, ...], primary: str | None, from_f
         with seeding(GOES_ON) as told:
             seeded = regions_over_connection(opened, primary, names, restart=restart, told=told)
     what = f"seeded at seqno {seeded.seqno}, and level with the others: {', '.join(names)} ({seeded.pages} pages)"
-    emit(seeded, [what])
+    emit(seeded, [what, *_kept(seeded)])
 
 
 def _load(opened: Instance, names: tuple[str, ...], primary: str | None, from_file: str | None) -> None:
@@ -227,4 +227,10 @@ def _to_file(
 
 def _say(opened: Instance, seeded: Seeded, *more: str) -> None:
     what = f"seeded at seqno {seeded.seqno}: {', '.join(seeded.regions)} ({seeded.pages} pages)"
-    emit(seeded, [what, f"next: {start_again(opened, 'update')}", *more])
+    emit(seeded, [what, *_kept(seeded), f"next: {start_again(opened, 'update')}", *more])
+
+
+def _kept(seeded: Seeded) -> list[str]:
+    return [
+        f"kept: {path}, a plain database of the tables in NONE, whose rows no seed has" for path in seeded.kept_back
+    ]

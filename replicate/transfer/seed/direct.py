@@ -116,7 +116,7 @@ def _seed(primary: Instance, secondary: Instance, progress: Progress | None, tim
             refuse_from(primary, snapshot.regions.connections)
             refuse_into(secondary, snapshot.regions.connections)
             place_rows_in(secondary.content.rows, snapshot.regions.connections)
-            begin(secondary, primary.name)
+            kept = begin(secondary, primary.name)
             copies = copies_directory(secondary)
             for name, connection in snapshot.regions.connections.items():
                 told = None if progress is None else _named(progress, name)
@@ -134,7 +134,7 @@ def _seed(primary: Instance, secondary: Instance, progress: Progress | None, tim
         write_hold(primary.consumers_directory, secondary.name, None)
     forget_compared(primary, secondary.name)
     finish(secondary)
-    return Seeded(snapshot.seqno, tuple(copied), sum(copied.values()))
+    return Seeded(snapshot.seqno, tuple(copied), sum(copied.values()), kept)
 
 
 def _require_past(door: Door, primary: Instance, position: Position) -> None:

@@ -52,6 +52,7 @@ from replicate.system.os_errors import io_error
 from replicate.transfer.container import NO_ID, SeedHeader
 from replicate.transfer.seed.file import SeedReader, require_free
 from replicate.transfer.seed.filtered import refuse_copies_into
+from replicate.transfer.seed.kept_back import keep_aside
 from replicate.transfer.seed.rows import place_rows, require_wanted, shares_of
 
 COPIES: Final = "seed"
@@ -74,6 +75,8 @@ class Seeded:
     seqno: int
     regions: tuple[str, ...]
     pages: int
+    kept_back: tuple[str, ...] = ()
+    """Files with what only this site had, of tables in NONE."""
 
 
 @contextmanager
@@ -191,9 +194,10 @@ def copies_directory(secondary: Instance) -> Path:
     return copies
 
 
-def begin(secondary: Instance, source: str) -> None:
+def begin(secondary: Instance, source: str) -> tuple[str, ...]:
     """From here on the instance is not seeded: what it held is given up, and what it has received and not applied: that
-    may be of another history. A Receiver Server that runs makes a new pool."""
+    may be of another history. A Receiver Server that runs makes a new pool. What `keep_aside` has kept, and raises."""
+    kept = keep_aside(secondary, secondary.regions)
     replace_file(secondary.path / SEEDING_MARKER, f"from {source}\n".encode())
     retire(PoolKind.RECEIVE, secondary.content.uuid)
     for marker in (REBUILDING_MARKER, ROLLBACK_MARKER):
@@ -203,6 +207,7 @@ def begin(secondary: Instance, source: str) -> None:
     for entry in secondary.regions:
         secondary.unregister_region(entry.name)
     secondary.forget_waiting()
+    return kept
 
 
 def settle(
@@ -322,12 +327,12 @@ def install_checked(
         except BaseException:
             shutil.rmtree(copies, ignore_errors=True)
             raise
-        begin(secondary, f"{header.primary_name}, file {path}")
+        kept = begin(secondary, f"{header.primary_name}, file {path}")
         settle(secondary, header.position, header.csn, reader.catalogue, copies, names)
     if settled is not None:
         settled()
     finish(secondary)
-    return Seeded(header.seqno, tuple(names), header.pages)
+    return Seeded(header.seqno, tuple(names), header.pages, kept)
 
 
 def require_all_regions(header: SeedHeader, where: str) -> None:

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from replicate.daemon.last_run import start_again, stop_and_start_again
@@ -115,7 +116,7 @@ def regions_over_connection(
 ) -> Seeded:
     """Fill these regions of `secondary` beside the stream, as `seed_over_connection` fills all. Raises that, and what
     `filling` and `take_in` raise."""
-    with filling(secondary, names, restart=restart):
+    with filling(secondary, names, restart=restart) as kept:
         incoming = Incoming(seed_directory(secondary.path))
         header = incoming.complete(names)
         if header is None or source_name not in (None, header.primary_name):
@@ -131,7 +132,7 @@ def regions_over_connection(
             incoming.discard()  # run again, the command has another one sent
             raise error
         incoming.discard()
-    return seeded
+    return replace(seeded, kept_back=kept)
 
 
 def partitions_over_connection(

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -74,6 +74,7 @@ from replicate.transfer.seed.install import (
     seed_lock,
     silent,
 )
+from replicate.transfer.seed.kept_back import keep_aside
 from replicate.transfer.seed.make import leaves, leaving, require_regions
 from replicate.transfer.seed.rows import definitions_here, require_wanted, shares_of
 
@@ -101,9 +102,9 @@ class Copies:
 
 
 @contextmanager
-def filling(secondary: Instance, names: Sequence[str], *, restart: bool) -> Iterator[None]:
+def filling(secondary: Instance, names: Sequence[str], *, restart: bool) -> Iterator[tuple[str, ...]]:
     """For the time in which the copies come and are put into their places: these regions wait, and what is journalled
-    here of them stays.
+    here of them stays. Given is what `keep_aside` has kept of them.
 
     Raises PermissionRefusedError, NotFoundError (not seeded; a region of which nothing is known), AlreadyExistsError
     (it is here, and `restart` was not asked for), UsageError (all regions, or a filtered stream), BusyError and what
@@ -111,13 +112,11 @@ def filling(secondary: Instance, names: Sequence[str], *, restart: bool) -> Iter
     with seed_lock(secondary):
         secondary.reload()
         _check(secondary, names, restart=restart)
-        for name in names:
-            if name not in secondary.waiting:
-                _leave(secondary, name)
+        kept = [file for name in names if name not in secondary.waiting for file in _leave(secondary, name)]
         with door_of(secondary) as door:
             last = int(door.words[word.LAST_SEQNO])
         with journal_kept(secondary, last):
-            yield
+            yield tuple(kept)
 
 
 def _check(secondary: Instance, names: Sequence[str], *, restart: bool) -> None:
@@ -158,11 +157,13 @@ def _check(secondary: Instance, names: Sequence[str], *, restart: bool) -> None:
             refuse_to_lose_tables(secondary.region(name))
 
 
-def _leave(secondary: Instance, name: str) -> None:
-    """A region that is here waits from now on."""
+def _leave(secondary: Instance, name: str) -> tuple[str, ...]:
+    """A region that is here waits from now on; what `keep_aside` has kept of it."""
     with update_aside(secondary):
+        kept = keep_aside(secondary, [secondary.region(name)])
         secondary.note_waiting(name)
         hit("alone.left")
+    return kept
 
 
 @contextmanager
@@ -198,7 +199,7 @@ def seed_alone(
     check_partitions(secondary, partitions, secondary.content.held, str(secondary.path))
     wanted, where = (secondary.content.held, secondary.content.held_rows), str(secondary.path)
     require_wanted(secondary, primary.content.held_rows, wanted, definitions_here(primary), where)
-    with filling(secondary, names, restart=restart):
+    with filling(secondary, names, restart=restart) as kept:
         check_places(secondary, names)
         directory = copies_directory(secondary)
         with door_of(primary) as door:
@@ -216,7 +217,7 @@ def seed_alone(
             # What the secondary has must not be lost by a crash of the primary: then it would be ahead of it.
             door.wait_durable(snapshot.seqno)
         copies = Copies(directory, tuple(names), snapshot.position, snapshot.csn, snapshot.catalogue, pages)
-        return take_in(secondary, copies, told=told)
+        return replace(take_in(secondary, copies, told=told), kept_back=kept)
 
 
 def install_alone(
@@ -226,8 +227,8 @@ def install_alone(
     file holds others), and what reading a seed file raises."""
     with SeedReader(path) as reader:
         check_part(secondary, reader, names, str(path))
-        with filling(secondary, names, restart=restart):
-            return install_checked_alone(secondary, reader, names, told=told)
+        with filling(secondary, names, restart=restart) as kept:
+            return replace(install_checked_alone(secondary, reader, names, told=told), kept_back=kept)
 
 
 def check_part(secondary: Instance, seed: SeedReader, names: Sequence[str], where: str) -> None:
