@@ -40,7 +40,14 @@ from replicate.transfer.seed.install import (
     seed_lock,
     settle,
 )
-from replicate.transfer.seed.make import leaves, leaving, register_consumer, require_whole
+from replicate.transfer.seed.make import (
+    held_of,
+    leaves,
+    leaving,
+    register_consumer,
+    require_held_as_before,
+    require_whole,
+)
 from replicate.transfer.seed.rows import definitions_here, place_rows_in, require_wanted
 from replicate.transfer.seed.some_regions import is_past
 
@@ -105,6 +112,7 @@ def _check(primary: Instance, secondary: Instance) -> None:
 
 
 def _seed(primary: Instance, secondary: Instance, progress: Progress | None, timeout_s: float) -> Seeded:
+    before = held_of(primary)
     partitions = leaving(primary, secondary.name)
     check_partitions(secondary, partitions, secondary.content.subscription, str(secondary.path))
     wanted, where = (secondary.content.subscription, secondary.content.rows), str(secondary.path)
@@ -113,6 +121,7 @@ def _seed(primary: Instance, secondary: Instance, progress: Progress | None, tim
         consumer = register_consumer(primary, secondary.name, secondary.content.uuid.hex(), door)
         copied: dict[str, int] = {}
         with take_absorbed(door, timeout_s=timeout_s) as snapshot:
+            require_held_as_before(primary, before)
             refuse_from(primary, snapshot.regions.connections)
             refuse_into(secondary, snapshot.regions.connections)
             place_rows_in(secondary.content.rows, snapshot.regions.connections)

@@ -157,7 +157,7 @@ def require_partitions(primary: Instance, consumer: str, numbers: Sequence[int])
     """The refusal PARTITION_REFUSED unless they are there, the peer may have their rows, and those are all of it."""
     known, may_go = primary.partitions_now(), leaving(primary, consumer)
     for number in numbers:
-        if number not in known.names:
+        if number not in known.names and number not in (primary.content.held or ()):  # nobody may have told its name
             raise _refused(f"{primary.name} has no partition {number}; it has {', '.join(known.names.values())}")
         if not leaves(may_go)(number):
             raise _refused(f"rows of partition {known.name(number)} of {primary.name} do not go to {consumer}")
@@ -165,6 +165,24 @@ def require_partitions(primary: Instance, consumer: str, numbers: Sequence[int])
             raise _refused(
                 f"partition {known.name(number)} of {primary.name} has {element}, which only a seed of all brings"
             )
+
+
+def held_of(instance: Instance) -> tuple[object, ...]:
+    """What of the partitions, rows and columns is held here, and from where on. Reads the instance file again."""
+    instance.reload()
+    content = instance.content
+    return content.held, {one: content.streamed.get(one, 0) for one in content.held or ()}, content.held_rows
+
+
+def require_held_as_before(source: Instance, before: tuple[object, ...]) -> None:
+    """TryAgainError where that is not what it was `before` the moment was taken that is copied: what was removed
+    meanwhile is as it was then, or half deleted, and would pass for whole."""
+    if held_of(source) != before:
+        raise TryAgainError(
+            f"what {source.name} holds of the partitions has changed while the copy was begun",
+            where=str(source.path),
+            do="Give the same command again",
+        )
 
 
 def _regions_of(snapshot: Snapshot, partitions: Sequence[int]) -> tuple[str, ...]:
@@ -208,6 +226,7 @@ def make_seed(
         require_regions(primary, regions)
     else:
         require_whole(primary)
+    before = held_of(primary)
     require_partitions(primary, consumer, partitions)
     require_absent(path, replace=replace)
     if any(path.parent.resolve() == entry.path.parent.resolve() and path.name == entry.path.name
@@ -220,6 +239,7 @@ def make_seed(
         uuid_hex = known.uuid if known is not None else ""
         if regions or partitions:
             with take_absorbed(door, timeout_s=timeout_s) as snapshot:
+                require_held_as_before(primary, before)
                 to, parts = known or Consumer(consumer), tuple(sorted(partitions))
                 only = regions or _regions_of(snapshot, parts)
                 return _write(primary, to, snapshot, path, request, progress, door, rows or {}, only, parts)
@@ -228,6 +248,7 @@ def make_seed(
         write_hold(directory, consumer, last_seqno if held is None else min(held, last_seqno))
         try:
             with take_absorbed(door, timeout_s=timeout_s) as snapshot:
+                require_held_as_before(primary, before)
                 made = _write(primary, registered, snapshot, path, request, progress, door, rows or {})
         except BaseException:
             write_hold(directory, consumer, held)

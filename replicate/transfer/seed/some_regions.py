@@ -75,7 +75,7 @@ from replicate.transfer.seed.install import (
     silent,
 )
 from replicate.transfer.seed.kept_back import keep_aside
-from replicate.transfer.seed.make import leaves, leaving, require_regions
+from replicate.transfer.seed.make import held_of, leaves, leaving, require_held_as_before, require_regions
 from replicate.transfer.seed.rows import definitions_here, require_wanted, shares_of
 
 UPDATE: Final = "update"
@@ -195,6 +195,7 @@ def seed_alone(
     """Fill these regions of `secondary` from `primary`, which is on this host, live. Raises what `filling` and
     `take_in` raise, NotFoundError (no such region there), and what SQLite says."""
     require_regions(primary, names)
+    before = held_of(primary)
     partitions = leaving(primary, secondary.name)
     check_partitions(secondary, partitions, secondary.content.held, str(secondary.path))
     wanted, where = (secondary.content.held, secondary.content.held_rows), str(secondary.path)
@@ -205,6 +206,7 @@ def seed_alone(
         with door_of(primary) as door:
             with take_snapshot(door, timeout_s=LOCK_TIMEOUT_S) as snapshot:
                 assert snapshot is not None
+                require_held_as_before(primary, before)
                 pages = 0
                 for name in names:
                     connection, done = snapshot.regions.connections[name], pages
