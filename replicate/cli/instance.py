@@ -74,21 +74,30 @@ def show() -> None:
 @instance.command()
 @click.option("--role", type=click.Choice(["supplier", "secondary"]), required=True, help="What it is to be.")
 @click.option("--dry-run", is_flag=True, help="Only say what bars the way, if anything does.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="A secondary also if a peer has not got all (what no peer has is written to a file first), and if its journal "
+    "or region cannot be read: a seed is to replace them.",
+)
 @timeout_option
-def convert(role: str, dry_run: bool, timeout_s: float) -> None:
+def convert(role: str, dry_run: bool, force: bool, timeout_s: float) -> None:
     """Make this primary or secondary a supplier, or this supplier a secondary.
 
     A supplier takes writes and receives what others commit. The first one of a network was its primary."""
     from replicate.roles.supplier import convert as converted
 
     opened = open_instance()
-    made = converted(opened, role, timeout_s=timeout_s, dry_run=dry_run)
+    if force and role != "secondary":
+        raise UsageError("--force is for --role secondary", do="Leave it out")
+    made = converted(opened, role, timeout_s=timeout_s, dry_run=dry_run, force=force)
     if dry_run:
         lines = [f"{made.name} can be made {role}"]
         lines += [f"{one.table} can be written by one supplier at a time: {one.why}. {one.do}" for one in made.single]
         emit(plain(made), lines)
         return
-    lines = [f"{made.name} is {role} (incarnation {made.incarnation}), from transaction {made.seqno} on"]
+    lines = list(made.kept.lines() if made.kept else ())
+    lines += [f"{made.name} is {role} (incarnation {made.incarnation}), from transaction {made.seqno} on"]
     if role == "supplier":
         writes = "it writes everything" if made.writes_all else "it writes nothing yet"
         lines.append(f"{writes}: replicate -i {opened.named} partition list says who writes what")

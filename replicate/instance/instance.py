@@ -422,6 +422,9 @@ class Instance:
     @property
     def way_out(self) -> str:
         """What to do when what was lost or damaged cannot be restored, as the end of a sentence."""
+        if self.is_supplier:
+            steps = ("instance convert --role secondary --force", "seed --restart", "instance convert --role supplier")
+            return ", then ".join(f"replicate -i {self.named} {step}" for step in steps)
         if self.role == "secondary":
             return f"replicate -i {self.named} update stop, then replicate -i {self.named} seed --restart"
         return (

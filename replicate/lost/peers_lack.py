@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from replicate.audit.show import ShownTransaction, shown, shown_between, shown_parts
@@ -32,6 +34,7 @@ from replicate.lost.file import LARGE_NAMES
 from replicate.lost.undelivered import PeerPosition, Undelivered
 from replicate.model.transaction import Catalogue, Kind, RegionChange, Transaction
 from replicate.pool.receive_pool import ReceivePool, RecordKind
+from replicate.region.kind import KIND
 from replicate.region.sqlite.region_state import last_seqno_of
 
 
@@ -93,21 +96,33 @@ class Owner:
 
 def _peers_of(instance: Instance) -> tuple[PeerEntry, ...]:
     """The peers that may lack something: the passive ones of a demoted primary too, until one that took over is heard
-    here, as what it wrote as primary may stand in no other journal (the rule of door/pruning.py)."""
-    if instance.consumers == instance.peers:
-        return instance.peers
+    here, as what it wrote as primary may stand in no other journal (the rule of door/pruning.py). Not those of one that
+    was a supplier: it has answered for that as its role changed, and what they have is not known any more."""
+    if instance.consumers == instance.peers or any(map(_is_of_suppliers, instance.regions)):
+        return instance.consumers
     chain = Chain(instance.journal_directory, network=instance.content.network, instance=instance.content.uuid)
     try:
         last_seqno = chain.scan_last()[1].last_seqno
         reader = ChainReader(chain, last_seqno)
         try:
-            newest = reader.catalogue_at(last_seqno).histories[-1:]
+            histories = reader.catalogue_at(last_seqno).histories
         finally:
             reader.close()
     except ReplicateError:
         return instance.peers  # nothing tells that it is no longer ours
-    wrote_last = any(one.instance == instance.content.uuid for one in newest)
-    return instance.peers if wrote_last else instance.consumers
+    wrote_last = any(one.instance == instance.content.uuid for one in histories[-1:])
+    # A supplier takes over from nobody but itself.
+    is_suppliers = any(one.origin.key != after.previous_origin for one, after in pairwise(histories))
+    return instance.peers if wrote_last and not is_suppliers else instance.consumers
+
+
+def _is_of_suppliers(entry: RegionEntry) -> bool:
+    """Whether it says which supplier writes what; False, too, where it cannot be read."""
+    try:
+        with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+            return bool(opened.writers().by)
+    except ReplicateError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

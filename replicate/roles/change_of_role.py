@@ -75,6 +75,19 @@ def become_secondary(
     return seqno
 
 
+def become_secondary_unread(instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S) -> None:
+    """The same where its journal, or a region, cannot be read: neither is looked at, since a seed is to replace them.
+    What others lack of it is lost. BusyError; the instance is still primary then."""
+    deadline_s = time.monotonic() + timeout_s
+    with ExitStack() as stack:
+        for entry in instance.regions:
+            lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
+            stack.callback(lock.close)
+            lock.acquire(max(0.0, deadline_s - time.monotonic()), what=f"region {entry.name}")
+        retire(PoolKind.JOURNAL, instance.content.uuid)
+        instance.change_role("secondary")
+
+
 def become_primary(instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S, expect: int | None = None) -> int:
     """Make a secondary a primary, open for writers; the last number that it had applied. All that was received and is
     to be kept must have been applied before. Of a primary only what a killed change has left is done. `expect`: what

@@ -17,10 +17,11 @@ from typing import Final
 
 from replicate.door.recovery.opening import make_chain, require_seeded
 from replicate.door.snapshot import door_of
-from replicate.errors import ConfigurationError
+from replicate.errors import ConfigurationError, DamagedError, NotFoundError
 from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer
 from replicate.instance.instance import Instance
+from replicate.lost.keep import Kept, keep_lost
 from replicate.model.writers import REST, Writers
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
@@ -31,6 +32,8 @@ from replicate.roles.change_of_role import become_secondary, standing_still
 from replicate.roles.daemons_down import daemons_down
 from replicate.roles.partition_writers import give_number, unmergeable_tables, written
 from replicate.roles.retiring import gone_of
+from replicate.roles.change_of_role import become_secondary, become_secondary_unread, standing_still
+from replicate.roles.partition_writers import give_number, unmergeable_tables, written
 from replicate.system.failpoint import hit
 from replicate.transfer.packet.epochs import Epochs
 from replicate.transfer.packet.epochs_file import change_epochs
@@ -49,16 +52,22 @@ class Converted:
     writes_all: bool
     single: tuple[Unmergeable, ...] = ()
     """Of a dry run: tables that no more than one supplier at a time can write."""
+    kept: Kept | None = None
+    """Where what nobody else has stands, of one that was a supplier."""
 
 
-def convert(instance: Instance, role: str, *, timeout_s: float, dry_run: bool = False) -> Converted:
+def convert(
+    instance: Instance, role: str, *, timeout_s: float, dry_run: bool = False, force: bool = False
+) -> Converted:
     """Make a primary or a secondary a supplier, or a supplier a secondary; nothing happens to one that is it already.
+    `force`: a secondary also where peers lack something, which is written to a file first, and where its journal or
+    region cannot be read, for a seed that replaces them.
 
-    ConfigurationError for what cannot be one, NotFoundError (not seeded), AlreadyRunningError, BusyError, and what the
-    change raises."""
+    ConfigurationError for what cannot be one, NotFoundError (not seeded), AlreadyRunningError, BusyError,
+    UndeliveredError (peers lack something of a supplier), and what the change raises."""
     instance.reload()
     if role == "secondary":
-        return _to_secondary(instance, timeout_s=timeout_s, dry_run=dry_run)
+        return _to_secondary(instance, timeout_s=timeout_s, dry_run=dry_run, force=force)
     writers = _check(instance)
     if dry_run:
         with door_of(instance) as door:
@@ -75,19 +84,26 @@ def convert(instance: Instance, role: str, *, timeout_s: float, dry_run: bool = 
     return Converted(instance.name, role, seqno, instance.content.incarnation, not writers.by)
 
 
-def _to_secondary(instance: Instance, *, timeout_s: float, dry_run: bool) -> Converted:
+def _to_secondary(instance: Instance, *, timeout_s: float, dry_run: bool, force: bool) -> Converted:
     if instance.role != "secondary" and not instance.is_supplier:
         raise ConfigurationError(
             f"{instance.name} is primary",
             where=str(instance.path),
             do=f"To hand its role over: replicate -i {instance.named} switchover",
         )
-    seqno = 0
+    seqno, kept = 0, None
     if instance.is_supplier and not dry_run:
+        again = f"replicate -i {instance.named} instance convert --role secondary --force"
         with daemons_down(instance, CONVERSION, patience_s=timeout_s):
+            kept = keep_lost(instance, cause="instance convert", again=again, force=force)
+            try:
+                seqno = become_secondary(instance, timeout_s=timeout_s)
+            except (DamagedError, NotFoundError):
+                if not force:
+                    raise
+                become_secondary_unread(instance, timeout_s=timeout_s)
             _forget_places(instance)
-            seqno = become_secondary(instance, timeout_s=timeout_s)
-    return Converted(instance.name, "secondary", seqno, instance.content.incarnation, False)
+    return Converted(instance.name, "secondary", seqno, instance.content.incarnation, False, kept=kept)
 
 
 def _forget_places(instance: Instance) -> None:
@@ -95,7 +111,7 @@ def _forget_places(instance: Instance) -> None:
     any more what of it others have: it is kept for them until they say so."""
     directory = instance.consumers_directory
     with positions_locked(directory):
-        for peer in instance.consumers:
+        for peer in instance.peers:
             known = read_consumer(directory, peer.name) or Consumer(peer.name)
             write_consumer(directory, Consumer(peer.name, 0, known.uuid))
     change_epochs(directory, Epochs.without_places)
@@ -153,16 +169,20 @@ def _become_supplier(instance: Instance, *, timeout_s: float) -> None:
     was_secondary = instance.role == "secondary"
     with standing_still(instance, timeout_s) as door:
         seqno = int(door.words[word.LAST_SEQNO])
+        own = [one.incarnation for one in door.catalogue_now().histories if one.instance == instance.content.uuid]
         for entry in instance.regions:
             if was_secondary:
                 begin_as_primary(entry.path, entry.uuid, seqno)
             begin_as_supplier(entry.path, entry.uuid, begins_at=door.chain.oldest_seqno())
             hit("role.region_turned")
+        if was_secondary:
+            _forget_places(instance)  # a conversion to a secondary was killed before it did
         with door.locked(timeout_s):
             for kind in (PoolKind.RECEIVE, PoolKind.JOURNAL):
                 retire(kind, instance.content.uuid)
                 hit("role.pool_retired")
-            instance.change_role("primary", is_supplier=True)
+            # It may have been restored from before others of its own, which a seed has brought back.
+            instance.change_role("primary", is_supplier=True, above=max(own, default=0))
             hit("role.changed")
 
 

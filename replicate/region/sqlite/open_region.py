@@ -66,20 +66,22 @@ class OpenedFile:
 
     def checkpoint(self) -> list[ScrRow]:
         """Its checkpoint records."""
-        return read_scr(self.connection)
+        with Naming(self.where):
+            return read_scr(self.connection)
 
     def position(self, last_seqno: int) -> Position:
         """The position that they tell, at the journal's `last_seqno`."""
-        rows = read_scr(self.connection)
+        rows = self.checkpoint()
         return Position(last_seqno, scr_vector(rows), scr_chains(rows))
 
     def writers(self) -> Writers:
         """Which supplier writes what of it."""
-        return read_writers(self.connection)
+        with Naming(self.where):
+            return read_writers(self.connection)
 
     def absorbed(self) -> int:
         """Up to where rows' stamps are those of the journal; 0 where nothing was ever shared."""
-        return read_absorbed(self.connection) if read_writers(self.connection).was_shared else 0
+        return read_absorbed(self.connection) if self.writers().was_shared else 0
 
     def merges(self) -> Iterator[MergedRow]:
         """What was lost in merges, oldest first."""

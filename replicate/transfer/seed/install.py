@@ -26,7 +26,6 @@ from replicate.errors import (
     AlreadyExistsError,
     AlreadyRunningError,
     BusyError,
-    PermissionRefusedError,
     RegionDamagedError,
     ReplicateError,
     UsageError,
@@ -53,6 +52,7 @@ from replicate.transfer.container import NO_ID, SeedHeader
 from replicate.transfer.seed.file import SeedReader, require_free
 from replicate.transfer.seed.filtered import refuse_copies_into
 from replicate.transfer.seed.kept_back import keep_aside
+from replicate.transfer.seed.only_secondary import require_secondary
 from replicate.transfer.seed.rows import place_rows, require_wanted, shares_of
 
 COPIES: Final = "seed"
@@ -110,12 +110,7 @@ def check_secondary(secondary: Instance, *, restart: bool, command: str = "seed"
     AlreadyExistsError (it has data, whole, and `restart` was not asked for). `instead`: what else there is to do then.
     """
     where = str(secondary.path)
-    if secondary.role != "secondary":
-        raise PermissionRefusedError(
-            f"instance {secondary.name} is {secondary.told_role}: only a secondary is seeded",
-            where=where,
-            do="Name the secondary with -i",
-        )
+    require_secondary(secondary)
     files = DaemonFiles(secondary.path, "update")
     running = files.lock.probe()
     if running is not None and running.instead:

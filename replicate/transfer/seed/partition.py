@@ -34,7 +34,6 @@ from replicate.door.snapshot import door_of
 from replicate.errors import (
     AlreadyExistsError,
     CopyTooOldError,
-    PermissionRefusedError,
     TryAgainError,
     UsageError,
 )
@@ -56,6 +55,7 @@ from replicate.transfer.seed.incoming import Incoming, seed_directory
 from replicate.transfer.seed.install import check_header, copies_directory, ends_in, extract, seed_lock, silent
 from replicate.transfer.seed.make import make_seed, require_partitions
 from replicate.transfer.seed.rows import check_rows, definitions_here, require_wanted, shares_of, tables_by_partition
+from replicate.transfer.seed.only_secondary import require_secondary
 from replicate.transfer.seed.some_regions import Told, prove_same_past, update_aside, wait_for_applied
 
 STREAM_WAIT_S: Final = 60.0
@@ -111,12 +111,7 @@ def loading(secondary: Instance, numbers: Sequence[int]) -> Iterator[None]:
 def _check(secondary: Instance, numbers: Sequence[int]) -> None:
     where, choice = str(secondary.path), secondary.content.choice
     name = secondary.partitions_now().name
-    if secondary.role != "secondary":
-        raise PermissionRefusedError(
-            f"instance {secondary.name} is {secondary.told_role}: only a secondary is seeded",
-            where=where,
-            do="Name the secondary with -i",
-        )
+    require_secondary(secondary)
     require_seeded(secondary)
     for number in numbers:
         if choice.held is None or choice.holds(number):

@@ -36,7 +36,6 @@ from replicate.errors import (
     GapError,
     JournalMissingError,
     NotFoundError,
-    PermissionRefusedError,
     ReplicateError,
     TryAgainError,
     UsageError,
@@ -77,6 +76,7 @@ from replicate.transfer.seed.install import (
 from replicate.transfer.seed.kept_back import keep_aside
 from replicate.transfer.seed.make import held_of, leaves, leaving, require_held_as_before, require_regions
 from replicate.transfer.seed.rows import definitions_here, require_wanted, shares_of
+from replicate.transfer.seed.only_secondary import require_secondary
 
 UPDATE: Final = "update"
 LOOK_S: Final = 0.1
@@ -121,12 +121,7 @@ def filling(secondary: Instance, names: Sequence[str], *, restart: bool) -> Iter
 
 def _check(secondary: Instance, names: Sequence[str], *, restart: bool) -> None:
     where = str(secondary.path)
-    if secondary.role != "secondary":
-        raise PermissionRefusedError(
-            f"instance {secondary.name} is {secondary.told_role}: only a secondary is seeded",
-            where=where,
-            do="Name the secondary with -i",
-        )
+    require_secondary(secondary)
     require_seeded(secondary)
     here = [entry.name for entry in secondary.regions]
     for name in names:

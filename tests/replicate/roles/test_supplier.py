@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -16,20 +17,26 @@ from replicate.compare.digest import compare_digests, parse_digest
 from replicate.compare.ruv import ruv_of
 from replicate.errors import (
     ConfigurationError,
+    DamagedError,
     FormatUnknownError,
     NotFoundError,
     NotPrimaryError,
     NotWriterError,
     ReplicateError,
     TryAgainError,
+    UndeliveredError,
     UsageError,
 )
-from replicate.instance.consumers import Consumer, read_consumer
+from replicate.instance.consumers import Consumer, read_consumer, write_consumer
 from replicate.instance.file import WITH_SUPPLIER, decode, encode
 from replicate.instance.instance import Instance
 from replicate.roles.partition_writers import give, written
 from replicate.roles.supplier import convert
 from replicate.transfer.packet.epochs_file import read_epochs
+from replicate.journal.chain import Chain
+from replicate.lost.keep import lost_files
+from replicate.pool.shared_memory import PoolKind, retire
+from replicate.transfer.seed.direct import seed
 from tests.harness.packets import bring, get_packets, take
 from tests.harness.packets import said as said_by
 from tests.harness.pair import Pair, assert_equal
@@ -203,6 +210,118 @@ def test_two_suppliers_are_compared_where_their_vectors_are_equal(
     region.execute("UPDATE ta SET v = 'other' WHERE id = 2")
     region.close()
     assert compare(a, b, timeout_s=5).differs
+
+
+def spoil_region(instance: Instance) -> None:
+    path = instance.regions[0].path
+    Path(f"{path}-wal").unlink(missing_ok=True)
+    path.write_bytes(path.read_bytes()[:4096] + b"\x5a" * 4096 * 20)
+
+
+def lose_region(instance: Instance) -> None:
+    for path in instance.regions[0].path.parent.glob("*"):
+        path.unlink()
+
+
+def spoil_journal(instance: Instance) -> None:
+    chain = Chain(instance.journal_directory)
+    with open(chain.path_of(chain.first_seqnos()[-1]), "r+b") as file:  # the catalogue behind the header
+        file.seek(4200)
+        file.write(b"\xff" * 64)
+
+
+def lose_journal(instance: Instance) -> None:
+    for path in instance.journal_directory.glob("*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("harm", [spoil_region, lose_region, spoil_journal, lose_journal])
+def test_one_that_cannot_be_read_gets_a_new_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Instance], None]
+) -> None:
+    """The commands that it says itself."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    two = Suppliers.create(tmp_path)
+    a, b = two.by["a"], two.by["b"]
+    two.write("b", 3)
+    two.level()
+    retire(PoolKind.JOURNAL, b.content.uuid)
+    harm(b)
+    with pytest.raises(ReplicateError, match="only a secondary is seeded") as caught:
+        seed(a, b, restart=True)
+    assert "instance convert --role secondary --force, then" in caught.value.do
+    with pytest.raises((DamagedError, NotFoundError)):
+        convert(b, "secondary", timeout_s=30)
+    b.reload()
+    assert b.is_supplier
+    assert convert(b, "secondary", timeout_s=30, force=True).role == "secondary"
+    seed(a, b, restart=True)
+    b.reload()
+    convert(b, "supplier", timeout_s=30)
+    two.write("b", 3)
+    two.write("a")
+    two.level()
+    two.assert_converged()
+    assert len(two.rows("a")["tb"]) == 6
+
+
+def test_what_only_it_has_is_asked_for_before_a_new_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And by the seed no more: what its peers had of its old journal is forgotten then."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    monkeypatch.setenv("REPLICATE_HOME", str(tmp_path))
+    two = Suppliers.create(tmp_path)
+    b = two.by["b"]
+    b.register_peer("a", "127.0.0.1", 7430)
+    two.write("b", 3)
+    again = ("-i", "b", "instance", "convert", "--role", "secondary")
+    with pytest.raises(UndeliveredError, match="a has none yet") as caught:
+        said(*again)
+    assert "instance convert --role secondary --force, which writes what no peer has to a file first" in caught.value.do
+    b.reload()
+    assert b.is_supplier
+    kept, told = said(*again, "--force").splitlines()
+    assert ("transactions that would be lost" in kept, told.split(" (")[0]) == (True, "b is secondary")
+    (file,) = lost_files(b.path)
+    assert "tb" in said("lost", "show", str(file))
+    said("-i", "b", "seed", "--from", str(two.by["a"].path), "--restart")
+    said("-i", "b", "instance", "convert", "--role", "supplier")
+    two.write("b")
+    two.level()
+    two.assert_converged()
+    write_consumer(b.consumers_directory, Consumer("a", two.last_seqno("b")))
+    spoil_region(b)
+    with pytest.raises(DamagedError):
+        said(*again)
+    assert json.loads(said("--json", *again, "--force"))["kept"] is None, "what peers have is known still"
+    assert read_consumer(b.consumers_directory, "a") == Consumer("a")
+    said("-i", "b", "seed", "--from", str(two.by["a"].path), "--restart")
+
+
+def test_one_that_was_restored_begins_above_all_its_incarnations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that its copy brings back: one of them would give its numbers twice."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    two = Suppliers.create(tmp_path)
+    a, b = two.by["a"], two.by["b"]
+    backup = (b.path / "instance.json").read_bytes()
+    for _ in range(3):
+        convert(b, "secondary", timeout_s=30)
+        seed(a, b, restart=True)
+        b.reload()
+        convert(b, "supplier", timeout_s=30)
+        two.write("b")
+        two.level()
+    last = b.content.incarnation
+    (b.path / "instance.json").write_bytes(backup)
+    convert(b, "secondary", timeout_s=30, force=True)
+    seed(a, b, restart=True)
+    b.reload()
+    convert(b, "supplier", timeout_s=30)
+    assert b.content.incarnation == last + 1
+    two.write("b")
+    two.level()
+    two.assert_converged()
 
 
 @pytest.mark.slow

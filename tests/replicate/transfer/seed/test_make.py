@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replicate.admin.dropping import drop_rows
+from replicate.admin.dropping_rows import drop_rows
 
 from replicate.admin import partitions, subscriptions
 from replicate.admin.regions import add_region
