@@ -105,10 +105,14 @@ def seed(
 
 
 def _keep_lost(opened: Instance) -> None:
-    """UndeliveredError when a demoted primary still has what nobody else has, and no lost file: a seed replaces it."""
+    """UndeliveredError when a demoted primary still has what nobody else has, and no lost file: a seed replaces it. One
+    that is being seeded has answered for that."""
+    from replicate.door.recovery.opening import is_being_seeded
     from replicate.lost.keep import keep_lost_of
     from replicate.lost.peers_lack import Owner
 
+    if is_being_seeded(opened):
+        return
     owner = Owner.of(opened)
     if owner.was_demoted:
         again = f"replicate -i {opened.named} rollback --to N"

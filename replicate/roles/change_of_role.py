@@ -18,7 +18,7 @@ from typing import Final
 
 from replicate.compare.patrol_found import forget_patrolled
 from replicate.door.door import Door
-from replicate.door.recovery.opening import close_door, open_door, require_seeded
+from replicate.door.recovery.opening import SEEDING_MARKER, close_door, open_door, require_seeded
 from replicate.door.recovery.redo_region import redo_region
 from replicate.door.recovery.stale_wal import refuse_stale_file
 from replicate.door.snapshot import door_of, finish_regions, take_snapshot
@@ -34,6 +34,7 @@ from replicate.region.protocol import ScrRow, scr_rows, with_own_numbers
 from replicate.region.sqlite.turn_role import begin_as_primary, begin_as_secondary
 from replicate.roles.handover import may_give
 from replicate.system.failpoint import hit
+from replicate.system.files import replace_file
 from replicate.system.locks import FileLock
 
 LOCK_TIMEOUT_S: Final = 30.0
@@ -84,6 +85,8 @@ def become_secondary_unread(instance: Instance, *, timeout_s: float = LOCK_TIMEO
             lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
             stack.callback(lock.close)
             lock.acquire(max(0.0, deadline_s - time.monotonic()), what=f"region {entry.name}")
+        # So that its Receiver Server does not look at them either. Before the role: it means nothing on a primary.
+        replace_file(instance.path / SEEDING_MARKER, b"from nobody yet\n")
         retire(PoolKind.JOURNAL, instance.content.uuid)
         instance.change_role("secondary")
 

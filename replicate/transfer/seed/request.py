@@ -11,17 +11,20 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, closing, suppress
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from replicate.daemon.last_run import start_again, stop_and_start_again
 from replicate.daemon.orders import SILENT_S, connected, lines
+from replicate.door.recovery.opening import SEEDING_MARKER
 from replicate.errors import (
     EXIT_CODES,
+    BusyError,
     CopyTooOldError,
     DamagedError,
     JournalMissingError,
+    NotFoundError,
     PeerUnreachableError,
     ProtocolViolationError,
     ReplicateError,
@@ -30,7 +33,9 @@ from replicate.errors import (
 )
 from replicate.instance.instance import Instance
 from replicate.model.start_command import again_command
+from replicate.region.kind import KIND
 from replicate.system.failpoint import hit
+from replicate.system.files import replace_file
 from replicate.transfer.seed.file import SeedReader
 from replicate.transfer.seed.incoming import (
     COMMAND_FORMAT,
@@ -99,10 +104,22 @@ def seed_over_connection(
             return _install(secondary, incoming, restart, told)
         if header is not None:
             incoming.discard()
+        give_up_unreadable(secondary)
         with _receiver(secondary) as ask:
             _wait(ask(source_name), told, source_wait_s)
             hit("seed.received")
             return _install(secondary, incoming, restart, told)
+
+
+def give_up_unreadable(secondary: Instance) -> None:
+    """What is to be replaced, and cannot be read, is here no more: its Receiver Server would end as it looks what is
+    applied there, and no seed could come through it. Nothing happens where all regions can be read."""
+    try:
+        for entry in secondary.regions:
+            with suppress(BusyError), closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+                opened.checkpoint()
+    except (DamagedError, NotFoundError):
+        replace_file(secondary.path / SEEDING_MARKER, b"from nobody yet\n")
 
 
 def regions_over_connection(

@@ -10,6 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from receiver_server.position import find_applied
 from replicate.admin.regions import add_region
 from replicate.cli.common import plain
 from replicate.compare.compare import compare, digest
@@ -255,6 +256,7 @@ def test_one_that_cannot_be_read_gets_a_new_copy(
     b.reload()
     assert b.is_supplier
     assert convert(b, "secondary", timeout_s=30, force=True).role == "secondary"
+    assert find_applied(b) is None, "its Receiver Server does not look at them either"
     seed(a, b, restart=True)
     b.reload()
     convert(b, "supplier", timeout_s=30)

@@ -296,6 +296,19 @@ async def test_nobody_is_connected_or_somebody_else_is(pair: Pair) -> None:
 
 
 @pytest.mark.trio
+async def test_a_region_that_cannot_be_read_keeps_no_seed_away(pair: Pair) -> None:
+    """The Receiver Server, which looks what is applied there, ended at the first connection: no seed came through."""
+    pair.seed()
+    path = pair.secondary.regions[0].path
+    path.write_bytes(path.read_bytes()[:4096] + b"\x5a" * 8 * 4096)
+    with pytest.raises(PeerUnreachableError, match="the Receiver Server of west does not run"):
+        seed_over_connection(pair.secondary, None, restart=True, told=lambda *_: None)
+    async with site(pair) as both:
+        await both.seed(restart=True)
+    assert_equal(pair)
+
+
+@pytest.mark.trio
 async def test_a_source_of_an_older_release_is_not_asked(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_introduction, "FEATURES", ("zstd",))
     async with site(pair) as both:
