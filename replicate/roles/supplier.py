@@ -28,12 +28,10 @@ from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.kind import KIND
 from replicate.region.protocol import Unmergeable
 from replicate.region.sqlite.turn_role import begin_as_primary, begin_as_supplier
-from replicate.roles.change_of_role import become_secondary, standing_still
+from replicate.roles.change_of_role import become_secondary, become_secondary_unread, standing_still
 from replicate.roles.daemons_down import daemons_down
 from replicate.roles.partition_writers import give_number, unmergeable_tables, written
 from replicate.roles.retiring import gone_of
-from replicate.roles.change_of_role import become_secondary, become_secondary_unread, standing_still
-from replicate.roles.partition_writers import give_number, unmergeable_tables, written
 from replicate.system.failpoint import hit
 from replicate.transfer.packet.epochs import Epochs
 from replicate.transfer.packet.epochs_file import change_epochs

@@ -17,7 +17,7 @@ from typing import Final
 from crc32c import crc32c
 
 from replicate.errors import DivergedError, GapError
-from replicate.journal.frame import CHECK_OFFSET, FRAME_PREFIX_BYTES, RENUMBERED, SEQNO_OFFSET
+from replicate.journal.frame import CHECK_OFFSET, FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES, RENUMBERED, SEQNO_OFFSET
 from replicate.journal.record import frame_damaged, pack_elements
 from replicate.model.transaction import Kind
 from replicate.model.vector import Position
@@ -178,6 +178,8 @@ class InOrder:
     def take(self, data: bytes, first_seqno: int, count: int) -> bool:
         """Take a record; False when it is not so, or there is no room for it."""
         if self.count + count > self._most or self.size_bytes + len(data) > self._room_bytes:
+            return False
+        if len(data) < FRAME_HEAD_BYTES:
             return False
         _, _, _, seqno, _, origin, origin_seqno = RENUMBERED.unpack_from(data)
         if not self.count:

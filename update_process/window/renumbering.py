@@ -21,7 +21,9 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
+from replicate.errors import JournalDamagedError
 from replicate.journal.frame import CHECK_OFFSET, FRAME_PREFIX_BYTES, SEQNO_OFFSET
+from replicate.journal.record import BODY_BYTES_MIN
 from update_process.plan import Window
 
 KEPT_MAX: Final = 16_384
@@ -58,7 +60,7 @@ class Renumbering:
 
         Its bodies are, too, where it is not plain. Else they bear the numbers that they came with, at which nobody
         looks: of a plain window all follows from where they stand. Then, too, its data is void when the next window is
-        made."""
+        made. JournalDamagedError for a frame without a head."""
         plain, bodies = window.plain, window.bodies
         data: bytes | bytearray = self._frames(window, decoded[0::3], decoded[1::3], first_seqno)
         if plain is None:
@@ -70,6 +72,8 @@ class Renumbering:
 
     def _frames(self, window: Window, lengths: Sequence[int], checks: Sequence[int], first_seqno: int) -> bytearray:
         """Where a head is not what it should be, its check does not match any more."""
+        if min(lengths) < BODY_BYTES_MIN:
+            raise JournalDamagedError("a received frame is too short", first_seqno=window.first_seqno)
         data, count = window.data, len(lengths)
         before, seqnos = (range(first, first + count) for first in (window.first_seqno, first_seqno))
         ways = map(self._ways.__getitem__, zip(map(xor, before, seqnos), lengths, strict=True))

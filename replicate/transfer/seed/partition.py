@@ -54,8 +54,8 @@ from replicate.transfer.seed.filtered import refuse_beside
 from replicate.transfer.seed.incoming import Incoming, seed_directory
 from replicate.transfer.seed.install import check_header, copies_directory, ends_in, extract, seed_lock, silent
 from replicate.transfer.seed.make import make_seed, require_partitions
-from replicate.transfer.seed.rows import check_rows, definitions_here, require_wanted, shares_of, tables_by_partition
 from replicate.transfer.seed.only_secondary import require_secondary
+from replicate.transfer.seed.rows import check_rows, definitions_here, require_wanted, shares_of, tables_by_partition
 from replicate.transfer.seed.some_regions import Told, prove_same_past, update_aside, wait_for_applied
 
 STREAM_WAIT_S: Final = 60.0

@@ -75,8 +75,8 @@ from replicate.transfer.seed.install import (
 )
 from replicate.transfer.seed.kept_back import keep_aside
 from replicate.transfer.seed.make import held_of, leaves, leaving, require_held_as_before, require_regions
-from replicate.transfer.seed.rows import definitions_here, require_wanted, shares_of
 from replicate.transfer.seed.only_secondary import require_secondary
+from replicate.transfer.seed.rows import definitions_here, require_wanted, shares_of
 
 UPDATE: Final = "update"
 LOOK_S: Final = 0.1

@@ -31,12 +31,12 @@ from replicate.errors import (
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer
 from replicate.instance.file import WITH_SUPPLIER, decode, encode
 from replicate.instance.instance import Instance
-from replicate.roles.partition_writers import give, written
-from replicate.roles.supplier import convert
-from replicate.transfer.packet.epochs_file import read_epochs
 from replicate.journal.chain import Chain
 from replicate.lost.keep import lost_files
 from replicate.pool.shared_memory import PoolKind, retire
+from replicate.roles.partition_writers import give, written
+from replicate.roles.supplier import convert
+from replicate.transfer.packet.epochs_file import read_epochs
 from replicate.transfer.seed.direct import seed
 from tests.harness.packets import bring, get_packets, take
 from tests.harness.packets import said as said_by

@@ -145,6 +145,8 @@ def test_records_that_are_not_of_one_origin_throughout_are_not_in_order() -> Non
     assert taken.take(mixed[0], first, 1)
     assert not taken.take(mixed[1], first + 1, 1), "another origin"
     assert not taken.take(mixed[2], first + 2, 1), "not the next number of its source"
+    for short in (b"", mixed[0][:20]):
+        assert not InOrder(Position(0), 9, 1 << 20, 10).take(short, first, 1), "not even a head"
     again = InOrder(Position(0), 9, 1 << 20, 10)
     assert not again.take(mixed[0], first + 1, 1), "its record says another number"
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicate.errors import JournalDamagedError
 from replicate.journal.frame import CHECK_OFFSET
-from replicate.journal.record import check_frame, decode_batch, pack_elements, renumbered
+from replicate.journal.record import BODY_BYTES_MIN, check_frame, decode_batch, pack_elements, renumbered
 from replicate.journal.walk import measure
 from replicate.model.transaction import Op
 from tests.harness.journals import FrameMaker
@@ -70,6 +71,13 @@ def test_what_a_check_does_not_prove_before_it_does_not_prove_after() -> None:
         window, decoded = opened(made, data=bytes(bad))
         told = Renumbering().window(window, decoded, 40)
         assert measure(told.data, next_seqno=40).frames == 1, "the second one is damaged as it was"
+
+
+def test_a_frame_without_a_head_is_refused() -> None:
+    window, decoded = opened(run(9, [1, 2]))
+    decoded[3] = BODY_BYTES_MIN - 1
+    with pytest.raises(JournalDamagedError, match="too short"):
+        Renumbering().window(window, decoded, 40, every=False)
 
 
 def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replicate.admin.dropping_rows import drop_rows
 
 from replicate.admin import partitions, subscriptions
+from replicate.admin.dropping_rows import drop_rows
 from replicate.admin.regions import add_region
 from replicate.errors import TryAgainError
 from replicate.instance.instance import Instance
