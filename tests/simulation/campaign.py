@@ -2,13 +2,11 @@
 
     python -m tests.simulation.campaign [--seeds N] [--from M] [--mode MODE] [--plant NAME]
 
-MODE is safety or liveness, of a primary and a secondary; suppliers-safety or suppliers-liveness, of several suppliers;
-joining-safety or joining-liveness, of suppliers that one more joins; posting-safety or posting-liveness, of suppliers
-that send packets; fencing-safety or fencing-liveness, of suppliers that change the schema; islands-safety or
-islands-liveness, of suppliers one of which is an island for an hour; roles-safety or roles-liveness, of sites that
-change their roles; parts-safety or parts-liveness, of a secondary with some partitions; releasing-safety or
-releasing-liveness, of one that releases some; or both, suppliers, joining, posting, fencing, islands, roles, parts or
-releasing, for both of each.
+MODE is safety or liveness, of a primary and a secondary; or one of these with a word before it: suppliers-, several of
+them; joining-, that one more joins; posting-, that send packets; fencing-, that change the schema; joining-fenced-,
+that one more joins meanwhile; islands-, one of which is an island for an hour; roles-, sites that change their roles;
+parts-, a secondary with some partitions; releasing-, one that releases some. Or both, or that word alone, for both of
+each.
 
 `sweep` is what others call, and `hunt` for a planted bug. A world whose seed is bad is lived once more with its
 transcript, which is written below tests/simulation/kept (or `--keep`); test_world.py lives every seed in
@@ -39,11 +37,12 @@ from tests.simulation.plants import planted
 from tests.simulation.replaced import Change
 from tests.simulation.roles import plants as role_plants
 from tests.simulation.roles.world import RoleWorld
-from tests.simulation.suppliers import fence_plants, join_plants, post_plants
+from tests.simulation.suppliers import fence_plants, join_plants, joining_fenced, post_plants
 from tests.simulation.suppliers import plants as supplier_plants
 from tests.simulation.suppliers.fencing import FenceWorld
 from tests.simulation.suppliers.island import IslandWorld
 from tests.simulation.suppliers.joining import JoinWorld
+from tests.simulation.suppliers.joining_fenced import JoinFenceWorld
 from tests.simulation.suppliers.posting import PostWorld
 from tests.simulation.suppliers.world import SupplierWorld
 from tests.simulation.world import World
@@ -75,8 +74,9 @@ RELEASING: Final = Kind("releasing-", ReleaseWorld, release_plants.PLANTS, relea
 JOINING: Final = Kind("joining-", JoinWorld, join_plants.PLANTS, join_plants.FOUND)
 POSTING: Final = Kind("posting-", PostWorld, post_plants.PLANTS, post_plants.FOUND)
 FENCING: Final = Kind("fencing-", FenceWorld, fence_plants.PLANTS, fence_plants.FOUND)
+JOINING_FENCED: Final = Kind("joining-fenced-", JoinFenceWorld, joining_fenced.PLANTS, joining_fenced.FOUND)
 ISLANDS: Final = Kind("islands-", IslandWorld, {}, {})
-KINDS: Final = (PAIR, SUPPLIERS, JOINING, POSTING, FENCING, ROLES, PARTS, RELEASING)
+KINDS: Final = (PAIR, SUPPLIERS, JOINING, POSTING, FENCING, JOINING_FENCED, ROLES, PARTS, RELEASING)
 PLANTS: Final = {name: plant for kind in KINDS for name, plant in (*kind.plants.items(), *plants.EQUIVALENT.items())}
 LONG_KINDS: Final = (*KINDS, ISLANDS)
 """Besides those whose worlds last an hour: they are lived by their own tests alone."""

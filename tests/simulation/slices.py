@@ -1,5 +1,5 @@
 """The worlds that the tests live, cut into slices: test_worlds_one.py and test_worlds_two.py, a file for each process;
-of several suppliers suppliers/test_worlds.py, test_joining.py, test_posting.py and test_fencing.py, of sites that
+of several suppliers suppliers/test_worlds.py and the other files there, of sites that
 change their roles roles/test_worlds.py, of a secondary with some partitions parts/test_worlds.py, of one that releases
 some parts/test_releasing.py. Every run lives seeds that its commit chooses; `--full` also those from 1 on, in which the
 planted bugs are found (test_plants.py).
@@ -39,6 +39,7 @@ SUPPLIERS: Final = Share(campaign.SUPPLIERS, 12, 25, 10)
 JOINING: Final = Share(campaign.JOINING, 8, 25, 5)
 POSTING: Final = Share(campaign.POSTING, 8, 25, 5)
 FENCING: Final = Share(campaign.FENCING, 8, 25, 5)
+JOINING_FENCED: Final = Share(campaign.JOINING_FENCED, 4, 25, 3)
 ROLES: Final = Share(campaign.ROLES, 12, 25, 15)
 PARTS: Final = Share(campaign.PARTS, 12, 40, 20)
 RELEASING: Final = Share(campaign.RELEASING, 8, 30, 8)

@@ -243,16 +243,16 @@ class Site:
         if rows != expected:
             raise ViolationError("I1 rows", _difference(self, rows))
 
-    def check_gave_way(self, *, is_first: bool) -> None:
+    def check_gave_way(self, *, is_first: bool, has_waited: bool) -> None:
         """Each row that was removed for its name was kept once where that was decided. `is_first`: this site was never
-        anything but what it is."""
+        anything but what it is. `has_waited`: it wrote nothing for a while, and keeps besides what waited and went by
+        the word of others."""
         assert self.region.content is not None
         kept = [one.merged for one in self.region.content.merges if one.merged.lost.what == "unique"]
         found = Counter(one.key[0] for one in kept)
-        if is_first and found != self.removed:
-            raise ViolationError(
-                "losses", f"{self.name} lacks {dict(self.removed - found)}, has too much {dict(found - self.removed)}"
-            )
+        lacking, more = self.removed - found, found - self.removed
+        if is_first and (lacking or (more and not has_waited)):
+            raise ViolationError("losses", f"{self.name} lacks {dict(lacking)}, has too much {dict(more)}")
 
     def check_lost(self) -> None:
         """Each losing value was kept once."""
@@ -295,6 +295,7 @@ class SupplierOracle:
         self.acknowledged: dict[str, set[int]] = {name: set() for name in regions}
         """Those of which a writer was told that they are committed, and which no crash since may have taken."""
         self.were_turned_back: set[str] = set()
+        self.have_joined: set[str] = set()
         self.comes_back: set[int] = set()
         """Those of one that was turned back which others have."""
         self.failed: set[int] = set()
@@ -341,6 +342,7 @@ class SupplierOracle:
         site.begins_as(begin)
         self._listen(site)
         self.acknowledged[name] = set()
+        self.have_joined.add(name)
 
     # Frames.
 
@@ -551,7 +553,7 @@ class SupplierOracle:
             raise ViolationError("I3 lost", f"{sorted(lost)} were acknowledged by {name} and are gone")
         self.check_failed(site.name, site.has)
         site.check_lost()
-        site.check_gave_way(is_first=name not in self.were_turned_back)
+        site.check_gave_way(is_first=name not in self.were_turned_back, has_waited=name in self.have_joined)
         for origin, number in site.reported.items():
             if site.places.get(origin, (0, 0))[0] < number:
                 raise ViolationError("I4 honest", f"{number} of {self.writers[origin]} was reported, and is gone")
