@@ -40,14 +40,13 @@ from replicate.errors import (
 )
 from replicate.instance.file import read_file
 from replicate.instance.instance import (
-    DIRECTORIES,
     FILE_NAME,
     REBUILDING_MARKER,
     STAGE_DIRECTORY,
     Instance,
-    check_whole,
 )
 from replicate.instance.location import resolve_instance
+from replicate.instance.private_files import DIRECTORY_MODES, check_whole
 from replicate.lost.keep import Kept, keep_lost, keep_lost_of
 from replicate.lost.peers_lack import Owner
 from replicate.pool.shared_memory import PoolKind, retire
@@ -62,7 +61,7 @@ from replicate.system.os_errors import io_error
 from replicate.transfer.seed.incoming import DIRECTORY as SEED_DIRECTORY
 
 OURS: Final = (
-    *(*DIRECTORIES, SEED_DIRECTORY, STAGE_DIRECTORY),
+    *(*DIRECTORY_MODES, SEED_DIRECTORY, STAGE_DIRECTORY),
     *(FILE_NAME, SETTINGS_NAME, SEEDING_MARKER, REBUILDING_MARKER, ROLLBACK_MARKER),
 )
 KEPT: Final = ("regions", "conflict")
@@ -240,7 +239,7 @@ def _is_database(file: Path) -> bool:
 
 def _refuse_directories_inside(path: Path) -> None:
     """No release makes directories in those of an instance."""
-    inside = (path / name / file for name in DIRECTORIES for file in sorted(os.listdir(path / name)))
+    inside = (path / name / file for name in DIRECTORY_MODES for file in sorted(os.listdir(path / name)))
     if found := [str(one.relative_to(path)) for one in inside if stat.S_ISDIR(os.lstat(one).st_mode)]:
         raise _still_holds(path, found)
 

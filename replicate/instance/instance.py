@@ -43,7 +43,7 @@ from replicate.instance.file import (
     read_file,
 )
 from replicate.instance.location import resolve_instance
-from replicate.instance.private_files import DIRECTORY_MODES, check_directories, check_settings
+from replicate.instance.private_files import DIRECTORY_MODES, check_settings, check_whole
 from replicate.limits import REGIONS_MAX
 from replicate.model.partitions import Partitions
 from replicate.model.subscription import Subscription
@@ -54,30 +54,10 @@ from replicate.system.files import replace_file
 from replicate.system.os_errors import io_error, mend
 
 FILE_NAME = "instance.json"
-DIRECTORIES = tuple(DIRECTORY_MODES)
 STAGE_DIRECTORY = "replay"
 """What a replay stages; one that was killed leaves it to the next."""
 REBUILDING_MARKER = "rebuilding"
 """From which base copy a rebuild is under way."""
-
-
-def _missing(sub: str) -> str:
-    """What to do about a directory of an instance that is gone."""
-    if sub == "journal":
-        return "Put it back, or restore it from a backup; an empty one in its place does not do"
-    if sub == "regions":
-        return "Put it back with the databases in it; if there were none: mkdir -m 700 that directory"
-    return "Stop every process of this instance, mkdir -m 700 that directory, then start again"
-
-
-def check_whole(directory: Path) -> None:
-    """That all directories of the instance are there, and nobody else's. NotFoundError, PermissionRefusedError."""
-    for sub in DIRECTORIES:
-        if not (directory / sub).is_dir():
-            raise NotFoundError(
-                f"the directory {sub!r} of the instance is missing", where=str(directory / sub), do=_missing(sub)
-            )
-    check_directories(directory)
 
 
 def _inode(path: Path) -> str:
@@ -203,7 +183,7 @@ class Instance:
                     "the directory is not empty", where=str(directory), do="Name a new or an empty directory"
                 )
             directory.chmod(0o700)
-            for sub in DIRECTORIES:
+            for sub in DIRECTORY_MODES:
                 (directory / sub).mkdir(mode=0o700, exist_ok=True)
                 made.callback((directory / sub).rmdir)
             for file in (SETTINGS_NAME, FILE_NAME):

@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from replicate.errors import PermissionRefusedError
+from replicate.errors import NotFoundError, PermissionRefusedError
 from replicate.system.files import link_error
 from replicate.system.os_errors import mend
 
@@ -57,6 +57,25 @@ def check_directories(instance: Path) -> None:
     for name, forbidden in {**DIRECTORY_MODES, **FILE_MODES}.items():
         if name != SETTINGS:
             _check_one(instance / name, forbidden, owners)
+
+
+def _missing(sub: str) -> str:
+    """What to do about a directory of an instance that is gone."""
+    if sub == "journal":
+        return "Put it back, or restore it from a backup; an empty one in its place does not do"
+    if sub == "regions":
+        return "Put it back with the databases in it; if there were none: mkdir -m 700 that directory"
+    return "Stop every process of this instance, mkdir -m 700 that directory, then start again"
+
+
+def check_whole(directory: Path) -> None:
+    """That all directories of the instance are there, and nobody else's. NotFoundError, PermissionRefusedError."""
+    for sub in DIRECTORIES:
+        if not (directory / sub).is_dir():
+            raise NotFoundError(
+                f"the directory {sub!r} of the instance is missing", where=str(directory / sub), do=_missing(sub)
+            )
+    check_directories(directory)
 
 
 def check_settings(instance: Path) -> None:

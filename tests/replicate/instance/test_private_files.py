@@ -18,7 +18,7 @@ from replicate.daemon.log import LogFile
 from replicate.errors import ConfigurationError, NotFoundError, PermissionRefusedError, UsageError
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer
 from replicate.instance.file import check_name
-from replicate.instance.instance import DIRECTORIES, Instance
+from replicate.instance.instance import Instance
 from replicate.instance.private_files import DIRECTORY_MODES, FILE_MODES, check_contents
 from replicate.pool.shared_memory import PoolKind, SharedMemory, pool_path
 from replicate.settings.load import load
@@ -45,7 +45,7 @@ def start(instance: Instance) -> None:
     run_daemon("toy", instance.path, serve)
 
 
-@pytest.mark.parametrize("name", ["", *DIRECTORIES, *FILE_MODES])
+@pytest.mark.parametrize("name", ["", *DIRECTORY_MODES, *FILE_MODES])
 def test_what_is_too_open_is_refused_with_the_command_that_mends_it(instance: Instance, name: str) -> None:
     path = instance.path / name
     was = stat.S_IMODE(path.stat().st_mode)
@@ -75,7 +75,7 @@ def test_who_may_read_rows_and_who_may_read_logs(instance: Instance) -> None:
         Instance.open(instance.path)
 
 
-@pytest.mark.parametrize("name", [*DIRECTORIES, *FILE_MODES])
+@pytest.mark.parametrize("name", [*DIRECTORY_MODES, *FILE_MODES])
 def test_links_are_not_followed(instance: Instance, tmp_path: Path, name: str) -> None:
     path = instance.path / name
     path.rename(tmp_path / "elsewhere")

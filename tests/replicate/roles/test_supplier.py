@@ -226,7 +226,7 @@ def lose_region(instance: Instance) -> None:
 
 def spoil_journal(instance: Instance) -> None:
     chain = Chain(instance.journal_directory)
-    with open(chain.path_of(chain.first_seqnos()[-1]), "r+b") as file:  # the catalogue behind the header
+    with open(chain.path_of(chain.first_seqnos()[-1]), "r+b") as file:  # the catalogue after the header
         file.seek(4200)
         file.write(b"\xff" * 64)
 

@@ -77,7 +77,7 @@ def test_a_frame_without_a_head_is_refused() -> None:
     window, decoded = opened(run(9, [1, 2]))
     decoded[3] = BODY_BYTES_MIN - 1
     with pytest.raises(JournalDamagedError, match="too short"):
-        Renumbering().window(window, decoded, 40, every=False)
+        Renumbering().window(window, decoded, 40)
 
 
 def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
