@@ -360,7 +360,7 @@ class Merging:
 
         While we get back what we had, others may have forgotten a row that gives way, and have another one under its
         key by now: ours would be the later word, and remove that one everywhere. While we write nothing, nobody may
-        know of us yet, and wait for us before a change of the schema (model/schema_fences.py): ours would stand beside it."""
+        know of us yet, and wait for us before a change of the schema: ours would stand beside it (schema_fences.py)."""
         writes = self._session.door.instance.content.uuid in self._writers.writing()
         return self._own.next_stamp(self._csn) if writes and not self._is_restoring else None
 

@@ -249,7 +249,7 @@ class ApplySession:
         `defines`: the schema is among it. A failure leaves everything as it was, and is an error of ours."""
         try:
             for applier in self.rows.values():
-                applier.settle_own_counters()
+                applier.finish()
             for one in self._open:
                 one.region.flush()
             for one in self._open:

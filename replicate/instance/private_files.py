@@ -70,7 +70,7 @@ def _missing(sub: str) -> str:
 
 def check_whole(directory: Path) -> None:
     """That all directories of the instance are there, and nobody else's. NotFoundError, PermissionRefusedError."""
-    for sub in DIRECTORIES:
+    for sub in DIRECTORY_MODES:
         if not (directory / sub).is_dir():
             raise NotFoundError(
                 f"the directory {sub!r} of the instance is missing", where=str(directory / sub), do=_missing(sub)

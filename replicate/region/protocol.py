@@ -263,16 +263,13 @@ class RowsOfRegion(Protocol):
         """Somebody else has changed the schema."""
 
     def look_at_own_counters(self) -> None:
-        """Have `settle_own_counters` look at every table that several suppliers write."""
-
-    def settle_own_counters(self) -> None:
-        """Before COMMIT: counters of tables that several suppliers write stand in the own range."""
+        """Have `finish` look at every table that several suppliers write."""
 
     def check_awaited(self) -> None:
         """At the end of a transaction: tables fit the definitions that came without a statement."""
 
     def finish(self) -> None:
-        """Before COMMIT: `check_awaited`, and `settle_own_counters`."""
+        """Before COMMIT: `check_awaited`, and counters of tables that several suppliers write are in the own range."""
 
     def settle_sequences(self) -> None:
         """Before COMMIT: the counters are those of the primary."""

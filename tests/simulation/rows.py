@@ -43,14 +43,11 @@ class ModelRows:
     def look_at_own_counters(self) -> None:
         """The model's tables count no keys."""
 
-    def settle_own_counters(self) -> None:
-        """Likewise."""
-
     def check_awaited(self) -> None:
         """No definition comes without its statement."""
 
     def finish(self) -> None:
-        """Neither."""
+        """It counts no keys, either."""
 
     def settle_sequences(self) -> None:
         """The model's tables count no AUTOINCREMENT."""

@@ -434,15 +434,12 @@ class RowApplier:
         self._sequences[definition.table] = new
 
     def look_at_own_counters(self) -> None:
-        """Have `settle_own_counters` look at every table that several suppliers write."""
+        """Have `finish` look at every table that several suppliers write."""
         self._own_counters.take_places()
 
-    def settle_own_counters(self) -> None:
-        """Before COMMIT: counters of tables that several suppliers write stand in the own range."""
-        self._own_counters.settle()
-
     def finish(self) -> None:
-        """Before COMMIT: `check_awaited`, and `settle_own_counters`. ConflictError."""
+        """Before COMMIT: `check_awaited`, and counters of tables that several suppliers write are in the own range.
+        ConflictError."""
         if self._awaited:
             self.check_awaited()
         if self._own_counters.moved:
