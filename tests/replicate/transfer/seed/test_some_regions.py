@@ -34,7 +34,7 @@ from replicate.errors import (
 from replicate.filters.whose_words import Content, note_content
 from replicate.system import failpoint
 from replicate.transfer.seed import some_regions
-from replicate.transfer.seed.file import read_header
+from replicate.transfer.seed.file import SeedReader
 from replicate.transfer.seed.install import install_file
 from replicate.transfer.seed.make import make_seed
 from replicate.transfer.seed.some_regions import install_alone, seed_alone, update_aside
@@ -203,10 +203,11 @@ def test_a_copy_of_another_history_is_refused(waits: Pair) -> None:
     """The primary was restored: it has other transactions under the numbers."""
     made(waits)
     path = waits.directory / "some.seed"
-    header = read_header(path)
+    with SeedReader(path) as reader:
+        header, catalogue = reader.header, reader.catalogue
     chains = {origin: (last, chain ^ 1) for origin, (last, chain) in header.position.chains.items()}
     copies = some_regions.Copies(
-        waits.directory / "copies", ("two",), replace(header.position, chains=chains), header.csn, 1
+        waits.directory / "copies", ("two",), replace(header.position, chains=chains), header.csn, catalogue, 1
     )
     with (
         some_regions.filling(waits.secondary, ["two"], restart=False),
