@@ -14,9 +14,10 @@ from replicate.roles.merge_losses import merges
 from replicate.roles.partition_writers import share
 from replicate.roles.schema_fence import fence, fences, unfence
 from replicate.roles.supplier import convert
+from replicate.roles.partition_writers import leave, share
 from tests.harness.fences import change, fence_all, run_once
 from tests.harness.sites import kill_at
-from tests.harness.suppliers import Suppliers, run, shared
+from tests.harness.suppliers import Suppliers, give_back, run, shared
 
 MORE = "ALTER TABLE u ADD COLUMN more"
 ONES = (("a", "ka"), ("b", "kb"))
@@ -85,6 +86,17 @@ def test_what_waits_there_goes_once_it_writes(two: Suppliers) -> None:
     assert let.rows("c")["u"] == [(here, "one", here[1])]
     for name in let.names:
         assert [one.lost["v"] for one in merges(let.by[name])] == ["one", "another"]
+
+
+def test_one_that_has_left_everything_leaves_nothing_beside_a_change_either(two: Suppliers) -> None:
+    """Where one alone writes everything no fence is wanted: the other one merges what comes, and removes nothing."""
+    clash(two)
+    leave(two.by["b"], "DEFAULT", timeout_s=30)
+    give_back(two.by["b"])
+    two.carry("b", "a")
+    run(two, "a", "DROP TABLE u")
+    two.level()
+    two.assert_converged()
 
 
 def test_one_that_was_seeded_while_others_stand_aside_stands_aside(two: Suppliers) -> None:
