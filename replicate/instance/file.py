@@ -30,7 +30,7 @@ from replicate.errors import (
 from replicate.limits import FORMAT_VERSION, NAME_PATTERN, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM, REGIONS_MAX
 from replicate.model.elements import elements_in, left_out
 from replicate.model.partitions import ONLY_DEFAULT, Partitions, unpack
-from replicate.model.subscription import FROZEN, NOT_WANTED, WAITS, Rows, Subscription
+from replicate.model.subscription import FROZEN, NOT_WANTED, WAITS, Rows, Subscription, COMES, HERE
 from replicate.model.table_wish import has_list, told_wishes
 from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Origin
@@ -298,12 +298,15 @@ class InstanceFile:
 
     def subscribed(self, only: Collection[int] = ()) -> list[tuple[str, int, str]]:
         """Name, number and state of each of these partitions; of none named, of all that are known, wanted or here."""
-        numbers = set(only) or {*(self.subscription or ()), *(self.held or ()), *self.partitions.names}
+        mine = {*(self.subscription or ()), *(self.held or ()), *self.choice.frozen}
+        numbers = set(only) or {*mine, *self.partitions.names}
         return [(self.partitions.name(number), number, self.told_state(number)) for number in sorted(numbers)]
 
     def told_state(self, number: int) -> str:
         """How people are told of a partition. One of an audit element has no rows that could wait, or be frozen."""
         state, elements = self.choice.state(number), elements_in(self.partitions.elements, number)
+        if state == HERE and self.receives and not self.regions:
+            return COMES
         if elements and state == WAITS:
             return f"waits for the next seed, for {', '.join(elements)}"
         if elements and state in (FROZEN, NOT_WANTED):
@@ -333,7 +336,10 @@ class InstanceFile:
         if self.held is None:
             return None
         numbers = {*self.held, *(self.partitions.names if self.subscription is None else self.subscription)}
-        return {self.partitions.name(one): int(self.holds(one)) for one in sorted(numbers) if self.wants(one)}
+        is_filled = bool(self.regions)
+        return {
+            self.partitions.name(one): int(is_filled and self.holds(one)) for one in sorted(numbers) if self.wants(one)
+        }
 
     @property
     def told_states(self) -> str | None:

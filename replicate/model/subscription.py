@@ -17,6 +17,8 @@ from typing import Final
 from replicate.limits import PARTITION_STREAM
 
 HERE: Final = "here"
+COMES: Final = "comes with the first copy"
+"""While there is none: what is wanted counts as held, since there is nothing that could lack it."""
 WAITS: Final = "waits for its rows"
 LOADING: Final = "is being loaded"
 FROZEN: Final = "frozen, as it was"

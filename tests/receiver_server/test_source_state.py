@@ -77,6 +77,8 @@ async def test_partitions_that_are_here_are_a_figure_of_each(source: SourceState
         create(instance, name)
     assert told() == []
     instance.change_subscription(lambda now: replace(now, wanted=(1, 2), held=(1,)))
+    assert [line.rpartition("=")[2] for line in told()] == ['"DEFAULT"} 0.0', '"sales"} 0.0'], "before the first copy"
+    instance.register_region("main", b"m" * 16, tmp_path / "main.db")
     assert told() == ['daemon="receiver",partition="DEFAULT"} 1.0', 'daemon="receiver",partition="sales"} 0.0']
     instance.change_subscription(lambda now: replace(now, wanted=None, held=(1, 3)))
     assert [line.rpartition("=")[2] for line in told()] == ['"DEFAULT"} 1.0', '"sales"} 0.0', '"stock"} 1.0']

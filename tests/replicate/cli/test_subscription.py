@@ -17,9 +17,13 @@ def test_a_secondary(pair: Pair) -> None:
     assert said("-i", "west", "subscription", "list") == "all partitions\n"
     assert said("-i", "west", "subscription", "set", "sales").splitlines() == [
         "DEFAULT  number 1  not wanted",
-        "sales    number 2  here",
+        "sales    number 2  comes with the first copy",
     ]
+    assert pair.secondary.content.partitions_here is None
+    pair.secondary.reload()
+    assert pair.secondary.content.partitions_here == {"sales": 0}
     pair.seed()
+    assert pair.secondary.content.partitions_here == {"sales": 1}
     assert said("-i", "west", "subscription", "add", "1").splitlines() == [
         "DEFAULT  number 1  waits for its rows",
         "sales    number 2  here",
@@ -33,6 +37,16 @@ def test_a_secondary(pair: Pair) -> None:
     ]
     with pytest.raises(ReplicateError, match="a table is where its source has put it"):
         said("-i", "west", "partition", "assign", "sales", "account")
+
+
+def test_what_was_removed_is_listed_without_a_name(pair: Pair) -> None:
+    """Nobody has told what it is called: packets bring no names, and another number may have it here."""
+    said("-i", "west", "subscription", "set", "1", "7")
+    pair.seed()
+    assert said("-i", "west", "subscription", "remove", "7").splitlines() == [
+        "DEFAULT  number 1  here",
+        "7        number 7  frozen, as it was",
+    ]
 
 
 def test_what_rows_refer_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
