@@ -359,6 +359,8 @@ class ReceiverConnection:
                     f"{source.instance.name} has a filter, and a supplier takes all it is sent",
                 )
         except ReplicateError as error:
+            if reason_of(error) == RefuseCode.RETIRED:
+                source.gone(self, link.peer.instance)
             if self.drive.closed is None:
                 self.drive.take(link.refuse(error))
             return

@@ -232,6 +232,12 @@ class SourceState:
         self.active = None if self.suppliers is None else self.suppliers.left(connection)
         self.tell(WAITING if self.active is None else None)
 
+    def gone(self, connection: ServedConnection, instance: bytes) -> None:
+        """The supplier of this connection is gone for good: nobody waits for what it may have yet."""
+        if self.suppliers is not None:
+            self.suppliers.forget(instance)
+            self.active = self.suppliers.left(connection)
+
     def was_refused(self, name: str, code: str) -> None:
         """The source has refused us: status says why no stream comes, until a source is accepted again."""
         self.last_refusal = f"; {name or 'the source'} refused the stream: {code}"
@@ -404,7 +410,7 @@ class SourceState:
             measured["lag_at_least_s"] = None  # the lag itself says more
         told: dict[str, Any] = {TOLD: self.pool.source_told_ns or None}
         if self.suppliers is not None:
-            told["suppliers"] = self.suppliers.facts()
+            told["suppliers"] = self.suppliers.facts(trio.current_time())
         clocks = self._judge_clocks()
         if clocks or CLOCKS in self.context.facts:
             told[CLOCKS] = clocks
@@ -493,20 +499,27 @@ class SourceState:
         )
 
     def _known_of_suppliers(self, suppliers: SuppliedSources[ServedConnection], now_ns: int) -> Known:
-        """All backlogs together, and the longest lag. Known while each of them is connected that ever was."""
+        """All backlogs together, and the longest lag. Known while each of them is connected that ever was, and none of
+        those is silent."""
         backlog = sum(one.backlog for one in suppliers.looked_at(self.pool.read_address))
+        silent_s = suppliers.silent_s(trio.current_time())
         return judge(
             is_connected=suppliers.are_all_connected,
-            told_s=self.pool.source_told_s(now_ns),
-            heard_s=self.heard.age_s(),
-            period_s=self.pool.source_period_s,
+            told_s=self.pool.source_told_s(now_ns) if silent_s is None else silent_s,
+            heard_s=self.heard.age_s() if silent_s is None else silent_s,
+            period_s=self.pool.source_period_s if silent_s is None else 0.0,
             backlog=backlog,
             lag_s=suppliers.lag_s(now_ns),
             is_streaming=all(one.is_streaming for one in suppliers.connections.values()),
         )
 
     def _note_heard(self) -> None:
-        if self.active is not None:
+        if self.suppliers is not None:
+            for instance, one in self.suppliers.connections.items():
+                period_ms = 0 if one.link.peer is None else one.link.peer.heartbeat_period_ms
+                self.suppliers.by[instance].heard(one.link.last_heard, period_ms / 1000)
+                self.heard.at(one.link.last_heard)
+        elif self.active is not None:
             self.heard.at(self.active.link.last_heard)
 
     def _tell_silence(self, known: Known) -> None:

@@ -17,6 +17,7 @@ from collections import deque
 from typing import Generic, TypeVar
 
 from replicate.daemon.statistics import Lag
+from replicate.model.contact import patience_s
 
 C = TypeVar("C")
 """A connection, as the caller has it."""
@@ -34,6 +35,8 @@ class SuppliedSource:
         """All that it had when a stream of it began is applied here."""
         self._level_at = 0
         self.lag = Lag()
+        self._heard_s: float | None = None
+        self._period_s = 0.0
         self._marks: deque[tuple[int, int]] = deque()
         """Of each record in the pool with whole transactions, the address after it, and its last number."""
 
@@ -50,6 +53,15 @@ class SuppliedSource:
         """It has said how far its journal is. `now_ns`: monotonic."""
         self.last_seqno = max(self.last_seqno, last_seqno)
         self.lag.observed(self.last_seqno, now_ns)
+
+    def heard(self, at_s: float, period_s: float) -> None:
+        """Something has come from it at that time; its heartbeat comes each `period_s`."""
+        self._heard_s, self._period_s = at_s, period_s
+
+    def silent_s(self, now_s: float) -> float | None:
+        """How long nothing has come from it, where that is longer than it may be."""
+        age_s = 0.0 if self._heard_s is None else now_s - self._heard_s
+        return age_s if age_s > patience_s(self._period_s) else None
 
     def received(self, last_seqno: int, after_address: int, now_ns: int) -> None:
         """A record with whole transactions up to `last_seqno` is in the pool, and ends at that address."""
@@ -88,6 +100,11 @@ class SuppliedSources(Generic[C]):
         """A connection has ended; one of the others."""
         self.connections = {key: one for key, one in self.connections.items() if one is not connection}
         return next(iter(self.connections.values()), None)
+
+    def forget(self, instance: bytes) -> None:
+        """A source is gone for good."""
+        self.connections.pop(instance, None)
+        self.by.pop(instance, None)
 
     def looked_at(self, freed_address: int) -> list[SuppliedSource]:
         """All of them, as far as they are applied where the pool is freed up to that address."""
@@ -130,12 +147,18 @@ class SuppliedSources(Generic[C]):
         lags = (one.lag.seconds(one.applied_seqno, now_ns) for one in self.by.values())
         return max((lag for lag in lags if lag is not None), default=None)
 
-    def facts(self) -> list[dict[str, object]]:
-        """Of each, for the status."""
+    def silent_s(self, now_s: float) -> float | None:
+        """The longest of those that are connected and silent; None where none is."""
+        found = (self.by[key].silent_s(now_s) for key in self.connections)
+        return max((one for one in found if one is not None), default=None)
+
+    def facts(self, now_s: float) -> list[dict[str, object]]:
+        """Of each, for the status. `now_s`: by the clock of `heard`."""
         return [
             {
                 "name": one.name,
                 "is_connected": key in self.connections,
+                "silent_s": one.silent_s(now_s) if key in self.connections else None,
                 "was_level": one.was_level,
                 "last_seqno": one.last_seqno,
                 "last_received_seqno": one.received_seqno,

@@ -30,7 +30,7 @@ from replicate.errors import (
 from replicate.limits import FORMAT_VERSION, NAME_PATTERN, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM, REGIONS_MAX
 from replicate.model.elements import elements_in, left_out
 from replicate.model.partitions import ONLY_DEFAULT, Partitions, unpack
-from replicate.model.subscription import FROZEN, NOT_WANTED, WAITS, Rows, Subscription, COMES, HERE
+from replicate.model.subscription import COMES, FROZEN, HERE, NOT_WANTED, WAITS, Rows, Subscription
 from replicate.model.table_wish import has_list, told_wishes
 from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Origin

@@ -18,7 +18,7 @@ import math
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -128,12 +128,12 @@ def collect(instance: Instance) -> Status:
     lines = [entry for entry in instance.consumers if not entry.by_packets]
     peers = tuple(_peer(instance, entry, journal, now, problems) for entry in lines)
     packets = look_at_packets(instance, journal.last_written_seqno, now_wall_ns, problems)
-    receiving = _receiving(instance, journal, now) if instance.receives else None
+    suppliers = _suppliers(instance) if instance.is_supplier else ()
+    receiving = _receiving(instance, journal, now, suppliers) if instance.receives else None
     problems += rollback_findings(instance, is_at_work=bool(receiving and receiving.receiver.instead))
     connected = [peer.name for peer in peers if peer.is_connected]
     problems += succession_findings(instance, journal.last_written_seqno, connected)
     problems += frozen_findings(instance)
-    suppliers = _suppliers(instance) if instance.is_supplier else ()
     were_level = {one.name for one in suppliers if one.was_level} | were_level_by_packets(instance)
     problems += restoring_findings(instance, were_level)
     problems += merging_findings(instance, now_wall_ns / 1e9)
@@ -141,7 +141,8 @@ def collect(instance: Instance) -> Status:
     problems += clock_findings(instance)
     problems += lost_findings(instance)
     by_packets = hears_by_packets(instance)
-    found = findings(instance.told_role, journal, regions, peers, receiving, packets, by_packets=by_packets)
+    told = instance.told_role, journal, regions, peers, receiving, packets
+    found = findings(*told, by_packets=by_packets, suppliers=suppliers)
     content = instance.content
     noted = look_at_compared(instance.path)
     compared = _compared(noted, now_wall_ns)
@@ -559,7 +560,9 @@ def _by_partition(facts: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     return {name: facts[name] for name, one in FIGURES.items() if one.label == "partition" and facts.get(name)}
 
 
-def _receiving(instance: Instance, journal: JournalReport, now: Moment) -> ReceivingReport:
+def _receiving(
+    instance: Instance, journal: JournalReport, now: Moment, suppliers: Iterable[SupplierReport]
+) -> ReceivingReport:
     receiver, facts = _daemon(instance, "receiver")
     update, update_facts = _daemon(instance, "update")
     # A supplier's journal counts otherwise than its source; the daemon has the source's numbers.
@@ -586,6 +589,10 @@ def _receiving(instance: Instance, journal: JournalReport, now: Moment) -> Recei
         lag_s=_lag_s(backlog, {"lag_s": told_lag}, 0, now.wall_ns),
         is_streaming=facts.get("is_streaming") is not False,  # a release before this one does not say so
     )
+    silent_s = max((one.silent_s for one in suppliers if one.silent_s is not None), default=None)
+    if silent_s is not None:  # what one of several has written is not known, however lately the others were heard
+        told_s, least_s = silent_s, max(silent_s, judged.lag_at_least_s or 0.0)
+        judged = replace(judged, is_known=False, lag_s=None, lag_at_least_s=least_s, backlog=None)
     return ReceivingReport(
         receiver=receiver,
         update=update,
@@ -636,6 +643,7 @@ def _suppliers(instance: Instance) -> tuple[SupplierReport, ...]:
             int(one.get("last_received_seqno", 0)),
             int(one.get("last_applied_seqno", 0)),
             receiver.is_running and one.get("was_level") is True,
+            float(silent_s) if isinstance(silent_s := one.get("silent_s"), (int, float)) else None,
         )
         for one in found
         if isinstance(one, dict)

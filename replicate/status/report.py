@@ -165,6 +165,8 @@ class SupplierReport:
     last_applied_seqno: int
     was_level: bool
     """All that it had when its stream began is applied here."""
+    silent_s: float | None = None
+    """How long nothing has come from it, where that is longer than it may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,6 +436,7 @@ def findings(
     packets: tuple[PacketsReport, ...] = (),
     *,
     by_packets: bool = False,
+    suppliers: tuple[SupplierReport, ...] = (),
 ) -> tuple[Finding, ...]:
     """All that an operator should know, errors first. `by_packets`: a secondary that gets packets; daemons that never
     ran are not missed there."""
@@ -441,7 +444,7 @@ def findings(
         *_journal_findings(journal, peers),
         *_region_findings(role, regions),
         *(finding for peer in peers for finding in (*_peer_findings(role, peer), *_archive_need(journal, peer))),
-        *(_receiving_findings(receiving, by_packets) if receiving is not None else ()),
+        *(_receiving_findings(receiving, by_packets, suppliers) if receiving is not None else ()),
     ]
     if role != "secondary" and not peers and not packets:
         found.append(Finding("NO_PEER", "no peer is registered", "replicate -i INSTANCE peer add NAME HOST:PORT"))
@@ -656,7 +659,18 @@ def _peer_findings(role: str, peer: PeerReport) -> Iterator[Finding]:
         yield Finding("PEER_NOT_APPLYING", text, f"there: replicate -i {name} status names the reason", name)
 
 
-def _receiving_findings(receiving: ReceivingReport, by_packets: bool) -> Iterator[Finding]:
+def _silent(receiving: ReceivingReport, suppliers: tuple[SupplierReport, ...]) -> Iterator[tuple[str, float]]:
+    """Each source that is silent, and for how long."""
+    if receiving.is_silent and not suppliers:
+        yield receiving.source, receiving.last_heard_s or 0.0
+    for one in suppliers:
+        if one.is_connected and (one.silent_s is not None or receiving.is_silent):
+            yield one.name, max(one.silent_s or 0.0, receiving.last_heard_s or 0.0)
+
+
+def _receiving_findings(
+    receiving: ReceivingReport, by_packets: bool, suppliers: tuple[SupplierReport, ...]
+) -> Iterator[Finding]:
     if receiving.instead is not None:
         what, pid = receiving.instead.instead, receiving.instead.pid
         text = f"a {what} of this instance is under way{f' (process {pid})' if pid else ''}"
@@ -677,13 +691,13 @@ def _receiving_findings(receiving: ReceivingReport, by_packets: bool) -> Iterato
     yield from _daemon_finding(receiving.receiver)
     seed = "" if receiving.is_seeded else "replicate -i INSTANCE seed; then "
     yield from _daemon_finding(receiving.update, before=seed)
-    if receiving.is_silent:
+    for name, silent_s in _silent(receiving, suppliers):
         text = (
-            f"{receiving.source or 'the source'} has said nothing for {receiving.last_heard_s or 0:.0f} s: what it has "
-            "written since is not known here"
+            f"{name or 'the source'} has said nothing for {silent_s:.0f} s: what it has written since is not known here"
         )
         do = "look whether its host, the line and its Source Server are well; on the primary: replicate -i "
-        yield Finding("SOURCE_SILENT", text, f"{do}{receiving.source or 'PRIMARY'} status", receiving.source)
+        do = do.replace("on the primary", "there") if suppliers else do
+        yield Finding("SOURCE_SILENT", text, f"{do}{name or 'PRIMARY'} status", name)
     yield from _filter_finding(receiving.receiver)
     if receiving.receiver.is_running and not receiving.is_connected and not receiving.receiver.filter_error:
         says = receiving.receiver.text

@@ -76,7 +76,7 @@ def _paragraphs(status: Status) -> Iterator[tuple[int, str]]:
         receiving = status.receiving
         yield from _source(receiving)
         for one in status.suppliers if len(status.suppliers) > 1 else ():
-            state = "" if one.is_connected else ", not connected"
+            state = ", not connected" if not one.is_connected else ", silent" if one.silent_s is not None else ""
             numbers = f"written {one.last_seqno}; received {one.last_received_seqno}, applied {one.last_applied_seqno}"
             yield 4, f"from {one.name}: {numbers}{state}"
         percent = receiving.pool_percent

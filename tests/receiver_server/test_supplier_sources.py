@@ -61,12 +61,29 @@ def test_all_sources_together() -> None:
     assert sum(one.applied_seqno for one in both.looked_at(100)) == 1
     assert both.left("first") == "second"
     assert not both.are_all_connected
-    assert [(one["name"], one["is_connected"]) for one in both.facts()] == [("b", False), ("c", True)]
+    assert [(one["name"], one["is_connected"]) for one in both.facts(0.0)] == [("b", False), ("c", True)]
     assert both.left("second") is None
     both.by[b"b"].was_level = True
     assert both.were_level == {"b"}
     both.forget_levels()
     assert both.were_level == set()
+
+
+def test_each_is_silent_by_its_own_period() -> None:
+    both: SuppliedSources[str] = SuppliedSources()
+    both.entered(b"b", "b", "first")
+    both.entered(b"c", "c", "second")
+    assert both.silent_s(1000.0) is None, "nobody has looked yet"
+    both.by[b"b"].heard(100.0, 1.0)
+    both.by[b"c"].heard(100.0, 60.0)
+    assert both.silent_s(101.0) is None
+    assert both.silent_s(130.0) == 30.0
+    assert [(one["name"], one["silent_s"]) for one in both.facts(130.0)] == [("b", 30.0), ("c", None)]
+    both.by[b"b"].heard(130.0, 1.0)
+    assert both.silent_s(130.0) is None
+    both.left("first")
+    assert both.silent_s(1000.0) == 900.0
+    assert [one["silent_s"] for one in both.facts(1000.0)] == [None, 900.0], "that one is not connected"
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 50), st.integers(0, 60)), max_size=20))

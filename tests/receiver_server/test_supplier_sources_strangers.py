@@ -4,6 +4,7 @@ stream that is there goes on."""
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import trio
 
 from replicate.daemon.own_introduction import introduction
 from replicate.model.ruv import covers
+from replicate.roles.retiring import retire
 from replicate.wire.event import Closed, Event
 from source_server.link import SourceLink
 from tests.harness.link_pair import link_settings
@@ -106,3 +108,25 @@ async def test_the_same_instance_twice_is_refused_by_name_and_the_first_goes_on(
         assert len(source.log.events("connection made")) == 1
         assert [line["first"] for line in receiver.log.events("second source refused")] == ["a"]
     assert len(ours.rows("b")["ta"]) == 5
+
+
+async def test_one_that_is_gone_for_good_is_waited_for_by_no_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It calls again and again, and what it may have yet was counted as unknown, for all."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    three = Suppliers.create(tmp_path, 3)
+    site = three.by["a"]
+    async with servers() as running:
+        receiver = await running.receiver(site)
+        running.start("update", site, serve_update)
+        for name in ("b", "c"):
+            point(three.by[name], "a", receiver)
+            source = running.source(three.by[name], "a")
+        await wait_until_async(lambda: receiver.facts.get("source") == "b, c", what="both have streamed")
+        await trio.to_thread.run_sync(partial(retire, site, "c", timeout_s=0))
+        await source.stop()
+        again = running.source(three.by["c"], "a")
+        await wait_until_async(lambda: "RETIRED" in str(again.facts.get("last_error")), what="it is told")
+        await wait_until_async(lambda: receiver.facts["source"] == "b", timeout_s=20, what="b alone counts")
+        assert receiver.facts["is_connected"]

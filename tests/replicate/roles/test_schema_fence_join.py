@@ -11,10 +11,9 @@ import pytest
 from replicate.dbapi import OperationalError
 from replicate.errors import BusyError, TryAgainError
 from replicate.roles.merge_losses import merges
-from replicate.roles.partition_writers import share
+from replicate.roles.partition_writers import leave, share
 from replicate.roles.schema_fence import fence, fences, unfence
 from replicate.roles.supplier import convert
-from replicate.roles.partition_writers import leave, share
 from tests.harness.fences import change, fence_all, run_once
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, give_back, run, shared

@@ -102,6 +102,23 @@ def test_the_finding_says_on_which_host_the_primary_is(west: Instance) -> None:
     assert do.endswith("replicate -i east status (east is on host 192.0.2.1, by its name or its directory there)")
 
 
+def test_of_several_sources_the_silent_one_is_named(west: Instance) -> None:
+    """The others are heard, and what that one has written is not known."""
+    each = {"is_connected": True, "last_seqno": 30, "last_received_seqno": 30, "last_applied_seqno": 30}
+    several = [{"name": "b", "silent_s": 57.0, **each}, {"name": "c", "silent_s": None, **each}]
+    west.change_role("primary", is_supplier=True)
+    found, receiving = look(west, {**LEVEL, **heard(0.5), "source": "b, c", "suppliers": several})
+    (silent,) = (finding for finding in found.findings if finding.code == "SOURCE_SILENT")
+    assert (silent.text.partition(":")[0], silent.subject) == ("b has said nothing for 57 s", "b")
+    assert "there: replicate -i b status" in silent.do
+    assert (receiving.backlog, receiving.is_silent) == (None, False)
+    text = "\n".join(lines(found))
+    assert "from b: written 30; received 30, applied 30, silent\n" in text
+    assert "from c: written 30; received 30, applied 30\n" in text
+    found, _ = look(west, {**LEVEL, **heard(57.0), "source": "b, c", "suppliers": several})
+    assert [one.subject for one in found.findings if one.code == "SOURCE_SILENT"] == ["b", "c"]
+
+
 def test_the_command_ends_with_1_and_its_json_is_null_where_nobody_knows(
     west: Instance, capsys: pytest.CaptureFixture[str]
 ) -> None:
