@@ -16,7 +16,7 @@ Leaves to others: the rollback (replicate/roles/rollback.py), what a source has 
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -30,10 +30,11 @@ from replicate.instance.instance import Instance
 from replicate.lost.keep import keep_lost_of
 from replicate.lost.peers_lack import Owner
 from replicate.roles.daemons_down import wait_until_down
-from replicate.roles.rollback import RolledBack, rollback
 from replicate.roles.source_refusal import SourceVerdict, look_at_verdict
-from replicate.transfer.seed.install import Seeded
-from replicate.transfer.seed.request import seed_over_connection
+
+if TYPE_CHECKING:
+    from replicate.roles.rollback import RolledBack
+    from replicate.transfer.seed.install import Seeded
 
 GOING_BACK: Final = "going back to where another site took over"
 AGAIN_S: Final = 10.0
@@ -110,6 +111,8 @@ class Returning:
 
     def _fill_again(self) -> Seeded:
         """The Update Process stands aside meanwhile."""
+        from replicate.transfer.seed.request import seed_over_connection
+
         path, patience_s = self._instance.path, self._instance.config.daemon.stop_timeout_s
         deadline_s = time.monotonic() + patience_s
         with asked_aside(path, patience_s, daemon=UPDATE):
@@ -132,6 +135,8 @@ class Returning:
         return self._is_begun or is_told or (fence is not None and fence != self._tried_fence)
 
     def _go_back(self) -> RolledBack:
+        from replicate.roles.rollback import rollback  # few ever go back, and its room is large
+
         return rollback(self._instance, None, by=self._context.name)
 
     def _done(self, done: RolledBack) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import trio
 
@@ -52,8 +52,10 @@ from update_process.applier import Applier
 from update_process.batch.by_partition import PartitionCounts
 from update_process.figures import applied_of_each, known_of_source, measured, why_not_ready
 from update_process.hook_keeper import begin_telling, keep_hook
-from update_process.supplied_transactions import SupplierApplier
 from update_process.work_result import Done, Waiting
+
+if TYPE_CHECKING:
+    from update_process.supplied_transactions import SupplierApplier
 
 STANDING_BY: Final = "standing by: this instance is primary"
 SLICE_S: Final = 0.5
@@ -76,7 +78,7 @@ COLLECT_AFTER: Final = 200_000
 spent looking for some (measured)."""
 
 
-AnyApplier = Applier | SupplierApplier
+AnyApplier: TypeAlias = "Applier | SupplierApplier"
 
 
 async def serve(context: DaemonContext) -> None:
@@ -265,7 +267,9 @@ class _Driver:
     def _applier(self, pool: ReceivePool) -> AnyApplier:
         instance, session = self._instance, self._session
         settings, directory = self._context.config.update, instance.conflict_directory
-        if instance.is_supplier:
+        if instance.is_supplier:  # nobody else needs that room
+            from update_process.supplied_transactions import SupplierApplier
+
             return SupplierApplier(session, pool, settings, conflict_directory=directory)
         return Applier(session, pool, settings, conflict_directory=directory, counted=self._by_partition)
 
@@ -394,7 +398,7 @@ class _Driver:
                 skipped_total=statistics.total("skipped"),
                 applied_per_s=self._busy.per_s,
             )
-        if isinstance(applier, SupplierApplier):
+        if not isinstance(applier, Applier):
             self._context.status(awaited=applier.awaited(), told=applier.told())
             self._fenced_since_us = applier.fenced_since_us()
         for region, is_made in done.arrived:

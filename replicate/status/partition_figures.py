@@ -107,9 +107,12 @@ def _told(instance: Instance, records: Mapping[int, LastInPartition]) -> ByParti
 def in_copy(instance: Instance) -> ByPartition:
     """The copy that a load waits for. Several that are loaded at once come in one. OSError."""
     numbers = instance.content.choice.loading
+    if not numbers:
+        return {}
+
     incoming = Incoming(seed_directory(instance.path))
     for path in (incoming.part, incoming.whole):
-        if numbers and path.exists():
+        if path.exists():
             size = path.stat().st_size
             return {"partition_copied": {instance.content.partitions.name(number): size for number in numbers}}
     return {}

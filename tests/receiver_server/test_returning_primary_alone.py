@@ -193,7 +193,7 @@ def test_across_a_schema_change_a_copy_is_asked_for_until_it_comes(
             raise PeerUnreachableError("no source has connected")
         return Seeded(7, ("main",), 1)
 
-    monkeypatch.setattr(module, "seed_over_connection", asked)
+    monkeypatch.setattr("replicate.transfer.seed.request.seed_over_connection", asked)
     trio.run(daemon.returning.fill_again)
     assert (tries, daemon.returning.problem) == ([True] * 3, "")
     events = [event for _, event, _ in daemon.log.lines]
@@ -204,7 +204,7 @@ def test_across_a_schema_change_a_copy_is_asked_for_until_it_comes(
 def test_no_copy_is_asked_for_where_none_is_wanted(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where that is not set; and where an operator's own seed was quicker, which is another incarnation."""
     daemon = barred(sites, {**BY_ITSELF, "receiver.auto_seed": "true"})
-    monkeypatch.setattr(module, "seed_over_connection", None)  # to be called is an error
+    monkeypatch.setattr("replicate.transfer.seed.request.seed_over_connection", None)  # to be called is an error
     without = Daemon(sites.secondary)
     assert "cannot be taken back" in without.go_back()
     trio.run(without.returning.fill_again)
@@ -241,7 +241,7 @@ def test_a_full_disk_in_the_middle_is_waited_for_and_a_wrong_row_is_not(
             raise errors.pop(0)
         return rollback(instance, to, by=by)
 
-    monkeypatch.setattr(module, "rollback", failing)
+    monkeypatch.setattr("replicate.roles.rollback.rollback", failing)
     daemon = Daemon(sites.secondary)
     assert "a row differs" in daemon.go_back(), "the receiver serves, so that it can be seeded"
     told = [fields["code"] for _, _, fields in daemon.log.lines if "code" in fields]
@@ -260,7 +260,7 @@ def test_what_passes_is_tried_again_when_the_source_says_it_again(
         def full(*_: object, **__: object) -> Any:
             raise DiskFullError("no space left")
 
-        patch.setattr(module, "rollback", full)
+        patch.setattr("replicate.roles.rollback.rollback", full)
         daemon = Daemon(sites.secondary)
         assert "no space left" in daemon.go_back()
     daemon.returning.heard(verdict)

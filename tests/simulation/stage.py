@@ -39,6 +39,7 @@ import replicate.journal.durable
 import replicate.pool.doorbell
 import replicate.pool.shared_memory
 import replicate.region.kind
+import replicate.roles.rollback
 import replicate.security.authenticate
 import replicate.system.boot
 import replicate.system.failpoint
@@ -46,10 +47,13 @@ import replicate.system.files
 import replicate.system.locks
 import replicate.system.os_errors
 import replicate.system.standard_streams
+import replicate.transfer.seed.incoming
+import replicate.transfer.seed.request
 import update_process.applier
 import update_process.conflict_file
 import update_process.own_thread
 import update_process.process
+import update_process.supplied_transactions
 from replicate.settings.load import Address
 from tests.simulation import regions as model
 from tests.simulation.host import (

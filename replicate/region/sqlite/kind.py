@@ -1,7 +1,7 @@
 """SQLite as a kind of region: where each thing that region/protocol.py asks for is found.
 
-Guarantees: it opens what it is asked for, as the protocol says, and loads what only an applier needs when one is
-opened. Leaves to others: everything but the way there.
+Guarantees: it opens what it is asked for, as the protocol says, and loads what only an application or an applier
+needs when one is opened. Leaves to others: everything but the way there.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from replicate.region.sqlite.checkpoint import checkpoint, sync_wal
 from replicate.region.sqlite.forensics.older_than_wal import may_have_frames
 from replicate.region.sqlite.open import check_same_file, note_held, region_facts
 from replicate.region.sqlite.open_region import Naming, open_to_read
-from replicate.region.sqlite.writing import FileWriter
 
 if TYPE_CHECKING:
     from replicate.region.sqlite.applying import AppliedFile
     from replicate.region.sqlite.recovering import MendedFile
     from replicate.region.sqlite.snapshot import OpenRegions
+    from replicate.region.sqlite.writing import FileWriter
 
 Path = str | os.PathLike[str]
 
@@ -32,13 +32,18 @@ class SqliteKind:
     Error: Final = apsw.Error
     naming = Naming
     reader = staticmethod(open_to_read)
-    writer = staticmethod(FileWriter)
     facts = staticmethod(region_facts)
     check_same_file = staticmethod(check_same_file)
     may_be_older = staticmethod(may_have_frames)
     note_held = staticmethod(note_held)
     sync = staticmethod(sync_wal)
     flush = staticmethod(checkpoint)
+
+    def writer(self, path: Path, *, region: bytes, writable: bool, opening_s: float) -> FileWriter:
+        """A region that an application writes, or reads."""
+        from replicate.region.sqlite.writing import FileWriter
+
+        return FileWriter(path, region=region, writable=writable, opening_s=opening_s)
 
     def applied(self, path: Path, *, region: bytes) -> AppliedFile:
         """A region of a secondary."""
