@@ -348,13 +348,10 @@ class SourceConnection:
         return replace(agreed, from_part=0)
 
     def _chosen_by(self) -> tuple[object, ...]:
-        """What decides what goes: the partitions that there are, what is held here and from where on the journal has
-        it (what was removed and loaded again is held as before, and lacks what came between), what the peer may
-        have."""
+        """What decides what goes: the partitions that there are, what is held here, what the peer may have."""
         content, name = self.consumer.instance.content, self.consumer.peer_name
         bound = next((one.partitions for one in content.peers if one.name == name), None)
-        held_from = {one: content.streamed.get(one, 0) for one in content.held or ()}
-        return content.partitions, content.held, held_from, content.held_rows, bound
+        return content.partitions, content.held_from, bound
 
     def _is_chosen_otherwise(self) -> bool:
         """Whether that, or a partition's name, is not so any more, now that something of the instance is not."""

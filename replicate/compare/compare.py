@@ -257,6 +257,7 @@ def compare(
         doors = [stack.enter_context(door_of(instance)) for instance in (first, second)]
         first.reload()  # a region may have come
         second.reload()
+        before = [one.content.held_from for one in (first, second)]
         if first.is_supplier and second.is_supplier:
             if at is not None:
                 raise UsageError("suppliers count each by its own journal", do="Leave --at out")
@@ -271,7 +272,20 @@ def compare(
             both = list(reversed(_both(stack, doors[1], doors[0], timeout_s)[0]))
         else:
             both = _both(stack, doors[0], doors[1], timeout_s)[0]
+        for one, held_before in zip((first, second), before, strict=True):
+            _require_held_as_before(one, held_before)
         return _compared(first, second, both[0], both[1], limit, told)
+
+
+def _require_held_as_before(instance: Instance, before: tuple[object, ...]) -> None:
+    """TryAgainError where what that one holds of the partitions has changed while a moment of both was waited for: what
+    was removed, or came, would be told as a difference."""
+    if Instance.open(instance.path).content.held_from != before:
+        raise TryAgainError(
+            f"what {instance.name} holds of the partitions has changed meanwhile",
+            where=str(instance.path),
+            do="Give the same command again",
+        )
 
 
 @dataclass(frozen=True, slots=True)

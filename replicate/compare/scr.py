@@ -20,7 +20,14 @@ from replicate.compare.scr_partitions import LastInPartition, last_of_each, last
 from replicate.door.recovery.opening import make_chain
 from replicate.door.restart_view import view_for
 from replicate.door.snapshot import door_of
-from replicate.errors import DamagedError, FormatUnknownError, ReplicateError, UsageError, WrongNetworkError
+from replicate.errors import (
+    DamagedError,
+    FormatUnknownError,
+    InternalError,
+    ReplicateError,
+    UsageError,
+    WrongNetworkError,
+)
 from replicate.instance.instance import Instance
 from replicate.limits import PARTITION_DEFAULT, PARTITION_NONE, PARTITION_STREAM
 from replicate.model.partitions import ONLY_DEFAULT
@@ -257,8 +264,10 @@ def parse(text: str, *, where: str) -> Array:
         partitions = [] if number == FORMAT else facts.pop("partitions")
         kept = tuple(PartitionRecord(**_checked(PartitionRecord, one)) for one in partitions)
         records = tuple(Record(**_checked(Record, one)) for one in facts.pop("records"))
-        return replace(Array(**_checked(Array, facts | {"records": records})), partitions=kept)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        array = replace(Array(**_checked(Array, facts | {"records": records})), partitions=kept)
+        _position(array)  # or no origins, or no numbers of theirs
+        return array
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, InternalError) as error:
         raise DamagedError(f"this is no array of checkpoint records: {error}", where=where, do=_DO) from None
 
 

@@ -325,6 +325,12 @@ class InstanceFile:
             return False
         return self.held is None or number in self.held
 
+    @property
+    def held_from(self) -> tuple[object, ...]:
+        """What of the partitions, rows and columns is held, and from where on the journal here has each partition: one
+        that was removed and loaded again is held as before, and lacks what came between."""
+        return self.held, {one: self.streamed.get(one, 0) for one in self.held or ()}, self.held_rows
+
     def holds_all_of(self, definition: TableDefinition) -> bool:
         """Whether the rows of that table are here, all of them."""
         return self.holds(definition.partition) and (definition.region, definition.table) not in self.held_rows

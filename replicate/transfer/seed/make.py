@@ -168,10 +168,9 @@ def require_partitions(primary: Instance, consumer: str, numbers: Sequence[int])
 
 
 def held_of(instance: Instance) -> tuple[object, ...]:
-    """What of the partitions, rows and columns is held here, and from where on. Reads the instance file again."""
+    """`InstanceFile.held_from` of now: reads the instance file again."""
     instance.reload()
-    content = instance.content
-    return content.held, {one: content.streamed.get(one, 0) for one in content.held or ()}, content.held_rows
+    return instance.content.held_from
 
 
 def require_held_as_before(source: Instance, before: tuple[object, ...]) -> None:

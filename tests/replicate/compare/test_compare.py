@@ -9,12 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import pytest
 
 from replicate.admin.region_release import release_region
+from replicate.admin import partitions, subscriptions
+from replicate.admin.dropping_rows import drop_rows
+from replicate.compare import compare as compare_module
 from replicate.compare.compare import CompareProgress, compare, digest
 from replicate.compare.digest import compare_digests
 from replicate.daemon.files import DaemonFiles
@@ -335,3 +338,24 @@ def test_how_far_it_is_is_told(pair: Pair) -> None:
     with pytest.raises(TryAgainError):
         digest(pair.primary, at=10**6, timeout_s=0, told=steps.append)
     assert "writers will stand still there for a moment" in steps[0].more
+
+
+def test_what_is_removed_meanwhile_is_no_difference(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are waited for, up to half a minute, after it was looked what they hold."""
+    partitions.create(pair.primary, "sales", 2)
+    partitions.assign(pair.primary, "sales", ["account"])
+    subscriptions.set_(pair.secondary, ["1", "2"])
+    pair.write(3)
+    pair.seed(restart=True)
+    real = compare_module._both
+
+    def later(*args: Any, **options: Any) -> Any:
+        found = Instance.open(pair.secondary.path)
+        if found.content.holds(2):
+            drop_rows(found, [2], lambda: subscriptions.remove(found, ["2"]))
+        return real(*args, **options)
+
+    monkeypatch.setattr(compare_module, "_both", later)
+    with pytest.raises(TryAgainError, match="west holds of the partitions has changed meanwhile"):
+        compare(pair.primary, pair.secondary, timeout_s=10)
+    assert compare(pair.primary, pair.secondary, timeout_s=10).equal

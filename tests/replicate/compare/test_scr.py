@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -152,7 +153,10 @@ def test_what_is_refused(level: Pair, tmp_path: Any) -> None:
     with pytest.raises(FormatUnknownError, match="format 3, this release knows 1 and 2"):
         parse(text.replace('"format": 1', '"format": 3'), where="x")
     for wrong in ("", "{}", "[]", "null", text.replace('"seqno": ', '"seqno": -'), text.replace('"begins"', '"ends"'),
-                  text.replace('"chain": "', '"chain": "z')):  # fmt: skip
+                  text.replace('"chain": "', '"chain": "z'),
+                  text.replace('"log_file_timestamp": ', f'"log_file_timestamp": {1 << 40}'),
+                  text.replace('"took_over_at": 0', '"took_over_at": 1'),
+                  re.sub('"instance": "[0-9a-f]{32}"', '"instance": ""', text)):  # fmt: skip
         with pytest.raises(DamagedError, match="no array of checkpoint records"):
             parse(wrong, where="x")
 
