@@ -304,15 +304,6 @@ def removes_rows(resolved: Resolved) -> bool:
         raise JournalDamagedError(f"a resolved transaction does not decode: {error}") from error
 
 
-def restate(head: Head, reason: str, changes: Sequence[object], partitions: tuple[int, ...]) -> bytes:
-    """The frame that takes the place of the transaction with that head when its changes are those (flat): RESTATED, or
-    NULL when there are none, which names the `partitions` that the transaction carried. InternalError as
-    `pack_restated`."""
-    if not changes:
-        return pack_null(head, reason, partitions)
-    return pack_restated(head, reason, pack_changes(changes), len(changes))
-
-
 def pack_changes(changes: Sequence[object]) -> bytes:
     """Flat changes as they stand in a payload, and in the stream of a large transaction."""
     pack = msgpack.Packer(use_bin_type=True, autoreset=False)

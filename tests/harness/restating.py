@@ -12,7 +12,15 @@ from typing import Any
 from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
 from replicate.journal.reader import ChainReader, LargeTransaction
-from replicate.journal.record import CHANGES_BEGIN, changes_of, decode_batch, restate
+from replicate.journal.record import (
+    CHANGES_BEGIN,
+    Head,
+    changes_of,
+    decode_batch,
+    pack_changes,
+    pack_null,
+    pack_restated,
+)
 from replicate.journal.walk import walk
 from replicate.model.transaction import unpack_partitions
 from replicate.pool.receive_pool import ReceivePool, RecordKind
@@ -20,6 +28,15 @@ from tests.harness.pair import Pair, deliver_large
 
 Words = Callable[[int, Sequence[Any]], Sequence[Any] | None]
 """Number and flat changes of a transaction -> the changes in other words; None: as it is."""
+
+
+def restate(head: Head, reason: str, changes: Sequence[object], partitions: tuple[int, ...]) -> bytes:
+    """The frame that takes the place of the transaction with that head when its changes are those (flat): RESTATED, or
+    NULL when there are none, which names the `partitions` that the transaction carried. InternalError as
+    `pack_restated`."""
+    if not changes:
+        return pack_null(head, reason, partitions)
+    return pack_restated(head, reason, pack_changes(changes), len(changes))
 
 
 def deliver_restated(pair: Pair, pool: ReceivePool, words: Words, *, record_bytes: int = 4096) -> None:

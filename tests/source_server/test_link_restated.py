@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from replicate.errors import PeerRefusedError
-from replicate.journal.record import FrameBatch, large_payload, pack_restated_large, read_head, restate
+from replicate.journal.record import FrameBatch, large_payload, pack_restated_large, read_head
 from replicate.model.transaction import Op
 from replicate.wire.event import LargeReceived
 from tests.harness.journals import FrameMaker
 from tests.harness.link_pair import SECONDARY, ConnectionPair, Journal, connected
+from tests.harness.restating import restate
 
 OLDER = replace(SECONDARY, features=tuple(one for one in SECONDARY.features if one != "filter-1"))
 HEAD = read_head(FrameMaker(next_seqno=3).transaction("a"))

@@ -16,12 +16,12 @@ from replicate.audit.verify import verify_journal
 from replicate.door.recovery.opening import make_chain
 from replicate.errors import DivergedError, FrameDamaged, JournalDamagedError
 from replicate.journal.reader import ChainReader
-from replicate.journal.record import changes_of, decode_batch, read_head, restate
+from replicate.journal.record import changes_of, decode_batch, read_head
 from replicate.model.transaction import Op
 from tests.harness.instances import lose_pool, restore_region, save_region
 from tests.harness.pair import Pair, assert_equal, run, work_all
 from tests.harness.replaying import SCHEMA
-from tests.harness.restating import deliver_restated
+from tests.harness.restating import deliver_restated, restate
 from update_process.plan import open_window
 
 

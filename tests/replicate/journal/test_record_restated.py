@@ -32,7 +32,6 @@ from replicate.journal.record import (
     pack_restated_large,
     proven_after,
     read_head,
-    restate,
     restated_fault,
 )
 from replicate.journal.segment import scan
@@ -49,6 +48,7 @@ from replicate.model.transaction import (
     RowChange,
 )
 from tests.harness.journals import FrameMaker, ToyJournal, frame_places, header_after, make_definition
+from tests.harness.restating import restate
 
 U64 = st.integers(0, 2**64 - 1)
 HEADS = st.builds(

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicate.errors import GapError, ProtocolViolationError, ReplicateError
-from replicate.journal.record import large_payload, pack_restated_large, read_head, restate
+from replicate.journal.record import large_payload, pack_restated_large, read_head
 from replicate.model.transaction import Op
 from replicate.wire.frame_sequence import check_large, check_parts, check_sequence
 from tests.harness.link_pair import Journal
+from tests.harness.restating import restate
 
 JOURNAL = Journal(large=(6,))
 JOURNAL.write(10)
