@@ -86,6 +86,7 @@ def convert(role: str, dry_run: bool, force: bool, timeout_s: float) -> None:
 
     A supplier takes writes and receives what others commit. The first one of a network was its primary."""
     from replicate.roles.supplier import convert as converted
+    from replicate.roles.partition_writers import written
 
     opened = open_instance()
     if force and role != "secondary":
@@ -99,7 +100,8 @@ def convert(role: str, dry_run: bool, force: bool, timeout_s: float) -> None:
     lines = list(made.kept.lines() if made.kept else ())
     lines += [f"{made.name} is {role} (incarnation {made.incarnation}), from transaction {made.seqno} on"]
     if role == "supplier":
-        writes = "it writes everything" if made.writes_all else "it writes nothing yet"
+        wrote = any(one.is_own or opened.name in one.others for one in written(opened))
+        writes = "it writes everything" if made.writes_all else f"it writes {'as before' if wrote else 'nothing yet'}"
         lines.append(f"{writes}: replicate -i {opened.named} partition list says who writes what")
     emit(plain(made), lines)
 

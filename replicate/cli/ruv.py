@@ -64,7 +64,7 @@ def _own(found: Ruv) -> list[str]:
 def _by_all(rows: Sequence[SeenBy]) -> list[str]:
     head = ("supplier", *rows[0].last, "lacks")
     lines = columns([head, *((one.name, *one.last.values(), one.lacks) for one in rows)])
-    return lines if rows[1:] else [*lines, "no partition was ever shared: nobody tells what he has"]
+    return lines if rows[1:] else [*lines, "no partition is shared: nobody tells what he has"]
 
 
 def _both(found: BothRuvs) -> list[str]:

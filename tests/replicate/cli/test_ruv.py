@@ -37,7 +37,7 @@ def test_both_vectors_the_least_of_them_and_the_decision_in_words(two: Suppliers
 
 
 def test_what_each_has_told(two: Suppliers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert said("-i", "a", "ruv", "--told").endswith("no partition was ever shared: nobody tells what he has\n")
+    assert said("-i", "a", "ruv", "--told").endswith("no partition is shared: nobody tells what he has\n")
     directory = tmp_path / "shared"
     directory.mkdir()
     monkeypatch.setenv("REPLICATE_HOME", str(directory))

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import apsw
 import pytest
 
-from replicate.admin.region_release import release_region
 from replicate.admin import partitions, subscriptions
 from replicate.admin.dropping_rows import drop_rows
+from replicate.admin.region_release import release_region
 from replicate.compare import compare as compare_module
 from replicate.compare.compare import CompareProgress, compare, digest
 from replicate.compare.digest import compare_digests

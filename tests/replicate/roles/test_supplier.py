@@ -286,7 +286,7 @@ def test_what_only_it_has_is_asked_for_before_a_new_copy(tmp_path: Path, monkeyp
     (file,) = lost_files(b.path)
     assert "tb" in said("lost", "show", str(file))
     said("-i", "b", "seed", "--from", str(two.by["a"].path), "--restart")
-    said("-i", "b", "instance", "convert", "--role", "supplier")
+    assert "it writes as before: " in said("-i", "b", "instance", "convert", "--role", "supplier")
     two.write("b")
     two.level()
     two.assert_converged()
