@@ -85,8 +85,8 @@ def convert(role: str, dry_run: bool, force: bool, timeout_s: float) -> None:
     """Make this primary or secondary a supplier, or this supplier a secondary.
 
     A supplier takes writes and receives what others commit. The first one of a network was its primary."""
-    from replicate.roles.supplier import convert as converted
     from replicate.roles.partition_writers import written
+    from replicate.roles.supplier import convert as converted
 
     opened = open_instance()
     if force and role != "secondary":

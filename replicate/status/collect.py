@@ -52,6 +52,7 @@ from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, SharedMemory
 from replicate.region.sqlite.region_state import look_at
 from replicate.security.tls_files import TlsFiles, certificate_findings
+from replicate.status.bottleneck import bottleneck
 from replicate.status.clocks import clock_findings
 from replicate.status.comparing import ComparedReport, RepairedReport, compared_findings
 from replicate.status.indexes import index_findings, indexes_report
@@ -71,7 +72,6 @@ from replicate.status.report import (
     RegionReport,
     Status,
     SupplierReport,
-    bottleneck,
     each_once,
     findings,
 )

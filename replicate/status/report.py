@@ -1,8 +1,8 @@
-"""What `replicate status` reports, and what follows from it: the bottleneck, and what an operator should do next.
+"""What `replicate status` reports, and what an operator should do next.
 
-Guarantees: every finding says what is wrong, where, and the command that mends it; the bottleneck is the first part of
-the street that is not keeping up; nothing is called well that was not seen.
-Leaves to others: where the numbers come from (status/collect.py) and how they are printed (status/text.py). Pure.
+Guarantees: every finding says what is wrong, where, and the command that mends it; nothing is called well that was not
+seen. Leaves to others: which part of the street others wait for (status/bottleneck.py), where the numbers come from
+(status/collect.py) and how they are printed (status/text.py). Pure.
 """
 
 from __future__ import annotations
@@ -209,6 +209,11 @@ class ReceivingReport(LineReport):
     listens: Listens = field(default_factory=Listens)
 
     @property
+    def never_ran(self) -> bool:
+        """Whether neither of its daemons was ever started."""
+        return self.receiver.state == self.update.state == NEVER_STARTED
+
+    @property
     def instead(self) -> DaemonReport | None:
         """The daemon in whose place something else is at work, which is neither's failure; None: nothing is."""
         return next((daemon for daemon in (self.update, self.receiver) if daemon.instead), None)
@@ -349,82 +354,6 @@ class Status:
     def is_wrong(self) -> bool:
         """Whether an operator should act."""
         return any(finding.is_wrong for finding in self.findings)
-
-
-def bottleneck(
-    journal: JournalReport,
-    peers: tuple[PeerReport, ...],
-    receiving: ReceivingReport | None,
-    *,
-    by_packets: bool = False,
-) -> str:
-    """The part of the street that others wait for; empty when all is known to be level. Of several peers, the worst.
-    `by_packets`: as in `findings`."""
-    if journal.fatal_errno:
-        return "the journal: it takes no more transactions"
-    if receiving is not None:
-        if by_packets and receiving.is_seeded and receiving.instead is None and _never_ran(receiving):
-            return "not known: packets come here, and no line leads here"
-        return _receiving_bottleneck(receiving)
-    behind = [
-        peer
-        for peer in peers
-        if peer.backlog is None
-        or peer.backlog > 0
-        or not peer.source.is_running
-        or not peer.is_connected
-        or peer.is_silent
-    ]
-    if not behind:
-        return ""
-    worst = max(behind, key=lambda peer: (peer.backlog is None, peer.backlog or 0))
-    return _peer_bottleneck(worst)
-
-
-def _peer_bottleneck(peer: PeerReport) -> str:
-    if not peer.source.is_running:
-        return f"the Source Server for {peer.name}: it does not run"
-    if peer.source.is_frozen:
-        return f"the Source Server for {peer.name}: it is frozen"
-    if peer.source.is_passive:
-        return f"the Source Server for {peer.name}: it is passive"
-    if not peer.is_connected:
-        return f"the connection to {peer.name} at {peer.address}"
-    if peer.is_silent:
-        return f"the connection to {peer.name} at {peer.address}: nothing comes over it"
-    if peer.update_state:
-        return f"the Update Process at {peer.name}: it is {peer.update_state}"
-    if peer.is_paused:
-        return f"the Update Process at {peer.name}: its receive pool is full"
-    if (peer.receiver_backlog or 0) >= (peer.source_backlog or 0):
-        return f"the Update Process at {peer.name}"
-    return f"the Source Server for {peer.name}, or the network to it"
-
-
-def _never_ran(receiving: ReceivingReport) -> bool:
-    return receiving.receiver.state == receiving.update.state == NEVER_STARTED
-
-
-def _receiving_bottleneck(receiving: ReceivingReport) -> str:
-    if receiving.instead is not None:
-        return f"the {receiving.instead.instead} that is under way"
-    if not receiving.is_seeded:
-        return "the first seed: this secondary holds nothing yet"
-    if not receiving.update.is_running:
-        return "the Update Process: it does not run"
-    if receiving.receiver_backlog:
-        return "the Update Process"
-    if not receiving.receiver.is_running:
-        return "the Receiver Server: it does not run"
-    if not receiving.is_connected:
-        return "the connection: no source is connected"
-    if receiving.is_silent:
-        return f"the connection from {receiving.source or 'the source'}: nothing comes over it"
-    if receiving.backlog is None:
-        return "not known: the source has not said lately how it stands"
-    if receiving.backlog:
-        return "the source, or the network from it"
-    return f"the seed that {', '.join(receiving.waiting)} waits for" if receiving.waiting else ""
 
 
 def findings(
@@ -686,7 +615,7 @@ def _receiving_findings(
         do = "run the same command again, without --restart, and it goes on from there; or start receiver and update, "
         do += "and the stream does"
         yield Finding("REBUILD_UNFINISHED", text, do)
-    if by_packets and _never_ran(receiving):
+    if by_packets and receiving.never_ran:
         return
     yield from _daemon_finding(receiving.receiver)
     seed = "" if receiving.is_seeded else "replicate -i INSTANCE seed; then "

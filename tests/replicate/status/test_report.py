@@ -10,7 +10,8 @@ from replicate.errors import FilterError
 from replicate.filters.encoding import DO
 from replicate.model.start_command import start_command
 from replicate.settings.load import SETTINGS, convert
-from replicate.status.report import DaemonReport, JournalReport, PeerReport, Status, bottleneck, findings
+from replicate.status.bottleneck import bottleneck
+from replicate.status.report import DaemonReport, JournalReport, PeerReport, Status, findings
 from replicate.status.text import daemon, lines
 from tests.replicate.status.test_collect import JOURNAL, PEER, RECEIVING, REGION, RUNS
 
