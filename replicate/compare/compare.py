@@ -280,7 +280,8 @@ def compare(
 def _require_held_as_before(instance: Instance, before: tuple[object, ...]) -> None:
     """TryAgainError where what that one holds of the partitions has changed while a moment of both was waited for: what
     was removed, or came, would be told as a difference."""
-    if Instance.open(instance.path).content.held_from != before:
+    instance.look_again()
+    if instance.content.held_from != before:
         raise TryAgainError(
             f"what {instance.name} holds of the partitions has changed meanwhile",
             where=str(instance.path),

@@ -21,7 +21,7 @@ FAILS = (
     ("pwrite", "ENOSPC"),
     ("region write", "ENOSPC"),
     ("region sync", "EIO"),
-    ("replace", "EROFS"),
+    ("rename", "EROFS"),
 )
 
 

@@ -182,6 +182,7 @@ UNUSED = {
     *("partition_applied", "partition_rows", "partition_bytes", "partition_sent", "partition_sent_bytes"),
     *("partition_kept_back", "partition_kept_back_bytes", "partition_backlog", "partition_lag_s"),
     *("kept_back", "kept_back_bytes"),
+    "schema_fence_s",
 }
 """What nobody says who has no filter, has not heard of the patrol, is no supplier, or has all partitions."""
 

@@ -19,7 +19,7 @@ if 1 in closed: sys.stdout = None
 if 2 in closed: sys.stderr = None
 from replicate.system.standard_streams import hold_standard_streams
 hold_standard_streams()
-print("lost", file=sys.stdout); print("lost", file=sys.stderr, flush=True)
+print("lost", file=sys.stdout, flush=True); print("lost", file=sys.stderr, flush=True)
 opened = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
 null = [fd for fd in range(3) if os.fstat(fd).st_rdev == os.stat(os.devnull).st_rdev]
 handed_on = [fd for fd in range(3) if os.get_inheritable(fd)]

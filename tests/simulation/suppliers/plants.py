@@ -41,7 +41,7 @@ def _knows_less(less: Callable[[Any, dict[int, tuple[int, int]]], dict[int, tupl
             self.session.position = before
 
     kept = Applier._lacking
-    return [(Applier, "_lacking", lacking), (Applier, "_in_step", lambda *_: None)]
+    return [(Applier, "_lacking", lacking), (Applier, "_in_order", lambda *_: None)]
 
 
 def _own_come_back() -> list[Change]:
