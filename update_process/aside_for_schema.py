@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from replicate.door.secondary import ApplySession
-from replicate.door.writer_check import asked_to_stand
+from replicate.door.writer_check import suppliers_known
 from replicate.errors import BusyError
 from replicate.model.schema_fences import FIRST, SECOND
 from replicate.roles.schema_fence import stand
@@ -36,7 +36,7 @@ class StandingAside:
             writers = self._parting.writers
             if not writers.fences.open(writers.retired) or not self._door.instance.takes_writes_now():
                 return
-            for one in writers.fences.to_stand(self._own, asked_to_stand(self._door, writers), writers.retired):
+            for one in writers.fences.to_stand(self._own, suppliers_known(self._door, writers), writers.retired):
                 try:
                     stand(self._door, one, timeout_s=BUSY_S)
                 except BusyError:

@@ -81,7 +81,7 @@ class Parting:
                 if gone in self._dropped:
                     part(self._door, gone, timeout_s=BUSY_S)
             self.look()
-            for gone in self._writers.to_retire(self._own, suppliers_known(self._door)):
+            for gone in self._writers.to_retire(self._own, suppliers_known(self._door, self._writers)):
                 finish(self._door, gone, timeout_s=BUSY_S)
         except BusyError:
             return

@@ -80,7 +80,7 @@ class WriterCheck:
         """Whether all others stand aside for us. NotWriterError where a fence bars us from writing."""
         if not writers.fences.open(writers.retired):
             return False
-        known = asked_to_stand(door, writers)
+        known = suppliers_known(door, writers)
         fencer = writers.fences.bars(self._own, known, writers.retired)
         if fencer is not None and not _BARRED.isdisjoint(_ops(captured)):
             raise self._fenced(part, writers, fencer, known, door)
@@ -167,15 +167,10 @@ class WriterCheck:
         )
 
 
-def suppliers_known(door: Door) -> frozenset[bytes]:
-    """All that have ever begun to write here."""
-    return frozenset(one.instance for one in door.catalogue_now().histories)
-
-
-def asked_to_stand(door: Door, writers: Writers) -> frozenset[bytes]:
-    """All whose word a fence takes: those that write, and those that ever did, for they merge still what others write.
+def suppliers_known(door: Door, writers: Writers) -> frozenset[bytes]:
+    """All whose word is waited for: those that write, and those that ever did, for they merge still what others write.
     (Who was let write is known before its first record has come.)"""
-    return suppliers_known(door) | writers.writing()
+    return writers.writing().union(one.instance for one in door.catalogue_now().histories)
 
 
 def name_of(door: Door, instance: bytes) -> str:

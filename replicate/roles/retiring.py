@@ -77,10 +77,10 @@ def gone_of(instance: Instance) -> list[Retiring]:
     entry = instance.regions[0]
     with door_of(instance) as door, closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
         names, writers = names_of(door), opened.writers()
-    known = frozenset(names)
+        known = suppliers_known(door, writers)
     found = []
     for gone in {*writers.retiring, *writers.retired}:
-        awaited = sorted(names[one] for one in writers.awaited(gone, known))
+        awaited = sorted(names.get(one, one.hex()) for one in writers.awaited(gone, known))
         is_retired = gone in writers.retired
         heir = names.get(writers.heir(gone), "")
         found.append(Retiring(names.get(gone, gone.hex()), heir, () if is_retired else tuple(awaited), is_retired))
@@ -100,7 +100,8 @@ def finish(door: Door, gone: bytes, *, timeout_s: float) -> None:
     """Say that one is retired, where that is this one's to say. Raises what a commit raises."""
     own = door.instance.content.uuid
     with held_session(door, timeout_s) as session:
-        if gone in session.parts[0].region.writers().to_retire(own, suppliers_known(door)):
+        writers = session.parts[0].region.writers()
+        if gone in writers.to_retire(own, suppliers_known(door, writers)):
             say(door, session, REST, [RETIRED, gone, own])
 
 

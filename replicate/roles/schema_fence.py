@@ -19,7 +19,7 @@ from typing import Final
 
 from replicate.door.door import Door
 from replicate.door.snapshot import door_of
-from replicate.door.writer_check import asked_to_stand, name_of
+from replicate.door.writer_check import name_of, suppliers_known
 from replicate.errors import ConfigurationError, NotWriterError, TryAgainError
 from replicate.instance.instance import Instance
 from replicate.model.moment import first_csn
@@ -116,7 +116,7 @@ def stand(door: Door, one: Stand, *, timeout_s: float) -> None:
     own = door.instance.content.uuid
     with held_session(door, timeout_s) as session:
         writers = session.parts[0].region.writers()
-        if one in writers.fences.to_stand(own, asked_to_stand(door, writers), writers.retired):
+        if one in writers.fences.to_stand(own, suppliers_known(door, writers), writers.retired):
             say(door, session, REST, [STANDS, one.fencer, one.number, own, one.turn])
             hit("fence.stands")
 

@@ -10,7 +10,9 @@ import pytest
 
 from replicate.dbapi import OperationalError
 from replicate.model.writers import REST, Writers
+from replicate.roles.partition_writers import give_number, supplier_door
 from replicate.roles.retiring import gone_of, retire, writers_of
+from replicate.roles.supplier import convert
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, run, shared
 from update_process.gone_suppliers import LOOK_S, Parting
@@ -67,6 +69,29 @@ def test_streams_begin_again_before_anybody_says_that_it_has_parted(three: Suppl
         applier.work(60)
         applier.work(60)
         assert not writers_of(three.by["c"]).to_part(three.by["c"].content.uuid)
+
+
+def test_one_that_may_write_is_waited_for_before_its_first_record_has_come(three: Suppliers) -> None:
+    """It may have more of the one that is gone than all others, and sends that once it is heard. (No command lets one
+    write before it is heard; a journal may name it all the same.)"""
+    joined = three.seed_one_more("d")
+    convert(joined, "supplier", timeout_s=30)
+    with supplier_door(three.by["a"]) as door:
+        give_number(door, 1, joined.content.uuid, timeout_s=30)
+    three.carry("a", "c")
+    three.write("b", 3)
+    three.carry("b", "d")
+    left = without_b(three)
+    assert set(retire(three.by["a"], "b", timeout_s=0).awaited) == {"a", "c", joined.content.uuid.hex()}
+    left.level()
+    left.level()
+    assert not retire(three.by["a"], "b", timeout_s=0).is_retired
+    left.names = ("a", "c", "d")
+    left.level()
+    left.level()
+    left.assert_converged()
+    assert retire(three.by["a"], "b", timeout_s=0).is_retired
+    assert len(three.rows("a")["tb"]) == 3
 
 
 @pytest.mark.slow
