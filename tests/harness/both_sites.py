@@ -6,6 +6,7 @@ and without a gap. Leaves to others: what becomes of the roles meanwhile.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import subprocess
@@ -81,6 +82,8 @@ class Both(Street):
         one, other = places or (self.primary, self.secondary)
         process = self.python(ROVER, str(one), str(other), str(number))
         assert process.stdout is not None
+        # Nobody reads it before the end: a writer of some 30 s would wait for room for its numbers.
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 1 << 20)
         assert process.stdout.readline() == "ready\n"
         return process
 

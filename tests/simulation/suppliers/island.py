@@ -40,7 +40,7 @@ class IslandWorld(SupplierWorld):
     """One of them is an island."""
 
     climate: IslandClimate
-    steps_max = 20 * STEPS_MAX
+    steps_max = 30 * STEPS_MAX
     level_within_s = 600.0
 
     @staticmethod
