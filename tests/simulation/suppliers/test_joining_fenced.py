@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import campaign
-from tests.simulation.campaign import hunt, sweep
+from tests.simulation.campaign import sweep
 from tests.simulation.slices import JOINING_FENCED, live, live_of_commit
-from tests.simulation.suppliers.joining_fenced import PLANTS
 
 
 @pytest.mark.slow
@@ -26,12 +25,6 @@ def test_in_worlds_of_this_commit_one_joins_beside_fences(tmp_path: Path) -> Non
 @pytest.mark.parametrize("number", range(JOINING_FENCED.slices))
 def test_whatever_fails_one_joins_beside_fences(number: int, tmp_path: Path) -> None:
     live(JOINING_FENCED, tmp_path, number)
-
-
-@pytest.mark.turns(3)
-@pytest.mark.parametrize("name", PLANTS)
-def test_a_planted_bug_is_found(name: str) -> None:
-    assert hunt(campaign.JOINING_FENCED, name, 12).violations
 
 
 @pytest.mark.slow
