@@ -517,11 +517,14 @@ class SupplierOracle:
         site.look_back()
         self._forget_pasts(name)
 
-    def turned_back(self, name: str, frames: Mapping[int, SupplierTransaction]) -> None:
-        """A host is what it was once, when it had these frames. What somebody else has comes back; the rest may be
-        gone, and what was reported of it is not there."""
+    def turned_back(self, name: str, frames: Mapping[int, SupplierTransaction], pasts: Pasts) -> None:
+        """A host is what it was once, when it had these frames, and these pasts were known: of a transaction that it
+        has lost since it has one again. What somebody else has comes back; the rest may be gone, and what was reported
+        of it is not there."""
         site = self.sites[name]
         site.frames = dict(frames)
+        for own, past in pasts.items():
+            self.pasts.setdefault(own, past)
         site.look_back()
         others = [one for one in self.sites.values() if one is not site]
         self.comes_back |= {

@@ -28,7 +28,7 @@ from tests.simulation.recovered import bring_forward, chain_hashes
 from tests.simulation.regions import Region
 from tests.simulation.suppliers import actors, template
 from tests.simulation.suppliers.climate import SupplierClimate, peers_of
-from tests.simulation.suppliers.oracle import SupplierOracle, SupplierTransaction
+from tests.simulation.suppliers.oracle import Pasts, SupplierOracle, SupplierTransaction
 from tests.simulation.template import NAMES, Made, made, new_disk, rewrite_file, uuid_of
 
 LOST: Final = "JOURNAL_MISSING"
@@ -42,11 +42,12 @@ _templates: dict[tuple[int, bool, int], list[Made]] = {}
 
 @dataclass
 class Backup:
-    """Of a host at some moment. `frames`: what its journal had."""
+    """Of a host at some moment. `frames`: what its journal had; `pasts`: what was known of all transactions."""
 
     disk: Disk
     region: Any
     frames: dict[int, SupplierTransaction]
+    pasts: Pasts
     is_wanted: bool = False
 
 
@@ -172,7 +173,8 @@ class SupplierWorld(BaseWorld):
         (host,) = (host for host in self.hosts if host.name == self.climate.turned_back[0])
         if host.is_up and not self.is_healed:
             self.log("a backup is made of", host.name)
-            self._backup = Backup(host.disk.copy(), host.regions[0]._state(), dict(self.oracle.sites[host.name].frames))
+            frames, pasts = dict(self.oracle.sites[host.name].frames), dict(self.oracle.pasts)
+            self._backup = Backup(host.disk.copy(), host.regions[0]._state(), frames, pasts)
 
     def _restore(self) -> None:
         assert self.climate.turned_back is not None
@@ -197,7 +199,7 @@ class SupplierWorld(BaseWorld):
             host.disk.directories[journal] = 1 + max(host.disk.directories.values())  # it is another directory
             host.regions[0]._set(backup.region)
             host.regions[0].sync()
-            self.oracle.turned_back(host.name, backup.frames)
+            self.oracle.turned_back(host.name, backup.frames, backup.pasts)
             return
         is_durable = self.climate.durabilities[host.name] == "durable"
         self.oracle.lost_power(host.name, is_durable=is_durable)
