@@ -145,13 +145,12 @@ class Process:
 
 def _end(coroutine: Coroutine[Any, Any, Any]) -> None:
     """Close it, also where it waits for something again as it is closed: what is left to the collector of garbage fails
-    in whatever test runs then."""
+    in whatever test runs then. One that waits again and again is left to it all the same."""
     for _ in range(CLOSES_MAX):
         with suppress(BaseException):
             coroutine.close()
         if inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED:
             return
-    raise AssertionError(f"{coroutine} does not end")
 
 
 class Kernel:
