@@ -1,7 +1,7 @@
 """The fences that are open, as people are told of them: who has all others stand aside, who does, who does not yet.
 
 Guarantees: names where there are records that name them, else UUIDs; the same order everywhere.
-Leaves to others: what a fence is (fences.py), where this is read. Pure.
+Leaves to others: what a fence is (schema_fences.py), where this is read. Pure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ToldFence:
 def told_fences(writers: Writers, histories: Collection[History], own: bytes) -> list[ToldFence]:
     """All that are open, the one that comes first in front. `histories`: of all that have ever begun to write here;
     `own`: of which instance it is told."""
-    known = writers.writing().union(one.instance for one in histories)
+    known = writers.known(one.instance for one in histories)
     names = {one.instance: one.name for one in histories}
     fences, retired = writers.fences, writers.retired
 

@@ -14,7 +14,7 @@ Leaves to others: where this is kept (region/), who asks. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -144,6 +144,11 @@ class Writers:
     def writing(self) -> frozenset[bytes]:
         """All that write something now."""
         return frozenset(self.by.values()).union(*(self.others(number) for number in self.shared))
+
+    def known(self, begun: Iterable[bytes]) -> frozenset[bytes]:
+        """All whose word is waited for: those that write, and those that ever began to, for they merge still what
+        others write. `begun`: by their records; who was let write is known before its first one has come."""
+        return self.writing().union(begun)
 
     def members(self) -> frozenset[bytes]:
         """All that write a partition which several write, or have: what these have not seen, they may write beside."""
