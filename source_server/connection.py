@@ -80,9 +80,6 @@ from source_server.wanted_rows import with_rows
 if TYPE_CHECKING:
     from source_server.wanted_rows import Selection
 
-IDLE_S: Final = 0.5
-"""Longest sleep on the doorbell before the pool is looked at again, should nobody have rung."""
-
 LAST_WORD_S: Final = 3.0
 """So long a stop waits for the peer's word that what it has received is durable there: it comes once a second."""
 STATE_S: Final = 1.2
@@ -167,7 +164,7 @@ class SourceConnection:
     async def run(self) -> Closed:
         """Until the link is closed, by whichever side."""
         try:
-            return await self.drive.run(self._stream, self._watch_stop, self._watch_mode)
+            return await self.drive.run(self._doorbell.keep_looking, self._stream, self._watch_stop, self._watch_mode)
         finally:
             self._giver.left()
 
@@ -487,7 +484,7 @@ class SourceConnection:
                 found = reader.poll(limit)
             self._count(reader)
             if found is None:
-                await self._doorbell.wait(lambda: reader.has_news, IDLE_S)
+                await self._doorbell.sleep(lambda: reader.has_news)
                 continue
             instance.look_again()
             if instance.content is not self._content and self._is_chosen_otherwise():

@@ -241,15 +241,21 @@ class SimulatedDoorbell:
         claimed[slot] = process
         return cls(pool, slot)
 
+    async def sleep(self, ready: Callable[[], object]) -> None:
+        await self.wait(ready, replicate.pool.doorbell.CAP_S)
+
+    async def keep_looking(self) -> None:
+        await self.world.trio.sleep_forever()
+
     async def wait(
         self,
         ready: Callable[[], object],
-        timeout_s: float | None = None,
+        timeout_s: float,
         on_ring: Callable[[], float] | None = None,
     ) -> bool:
         kernel = self.world.kernel
         await kernel.sleep(LOOP_S)
-        deadline_s = kernel.now + (float("inf") if timeout_s is None else timeout_s)
+        deadline_s = kernel.now + timeout_s
         memory = self._memory
         while True:
             memory.view[self._place] = 1

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ async def test_a_sleeper_is_woken(
     woken: list[bool] = []
 
     async def sleep() -> None:
-        woken.append(await bell.wait(lambda: words[LAST_SEQNO] == 1))
+        woken.append(await bell.wait(lambda: words[LAST_SEQNO] == 1, 60.0))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sleep)
@@ -155,7 +156,7 @@ async def test_a_sleeper_is_woken_by_its_own_process(
 @pytest.mark.trio
 async def test_a_lost_ring_costs_the_cap(pool: JournalPool, bell: Doorbell, autojump_clock: object) -> None:
     begin = trio.current_time()
-    assert await bell.wait(lambda: trio.current_time() > begin + 0.1)
+    assert await bell.wait(lambda: trio.current_time() > begin + 0.1, 60.0)
     assert trio.current_time() - begin == pytest.approx(CAP_S)
 
 
@@ -175,13 +176,46 @@ def test_time_out_of_a_thread(bell: Doorbell, pool: JournalPool) -> None:
 
 @pytest.mark.trio
 async def test_cancelled(bell: Doorbell, pool: JournalPool) -> None:
-    with trio.move_on_after(0.01):
-        await bell.wait(lambda: False)
-    assert pool.sleeping() == 0
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        await bell.wait(lambda: True)  # always a checkpoint
-    assert scope.cancelled_caught
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bell.keep_looking)
+        await wait_until_async(lambda: bell.is_looked_after)
+        for sleep in (bell.sleep, partial(bell.wait, timeout_s=60.0)):
+            with trio.move_on_after(0.01):
+                await sleep(lambda: False)
+            assert pool.sleeping() == 0
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await sleep(lambda: True)  # always a checkpoint
+            assert scope.cancelled_caught
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_sleep(pool: JournalPool, bell: Doorbell, bells: Doorbells, autojump_clock: object) -> None:
+    """It ends by a ring, by what is true already, and after CAP_S when the ring was lost."""
+    with pytest.raises(AssertionError, match="slept through"):
+        await bell.sleep(lambda: True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bell.keep_looking)
+        await wait_until_async(lambda: bell.is_looked_after)
+        begin = trio.current_time()
+        await bell.sleep(lambda: True)
+        bell.wake()
+        await bell.sleep(lambda: True)  # that drains the ring before it
+        assert trio.current_time() == begin
+        await bell.sleep(lambda: False)
+        assert CAP_S / 2 < trio.current_time() - begin <= CAP_S
+        begin = trio.current_time()
+        nursery.start_soon(_ring_after, 0.1, bells, pool)
+        await bell.sleep(lambda: False)
+        assert trio.current_time() - begin == pytest.approx(0.1)
+        assert pool.sleeping() == 0
+        nursery.cancel_scope.cancel()
+
+
+async def _ring_after(seconds: float, bells: Doorbells, pool: JournalPool) -> None:
+    await trio.sleep(seconds)
+    assert bells.ring(pool) == 1
 
 
 def test_what_comes_between_the_last_look_and_the_sleep(
