@@ -68,7 +68,6 @@ class RoleGiver:
     """Of one Source Server, across its connections and doors. All of it belongs to the event loop's thread."""
 
     def __init__(self, context: DaemonContext, instance: Instance, peer_name: str) -> None:
-        self._context = context
         self._instance = instance
         self._peer = peer_name
         self._log = context.log.bind(peer=peer_name)

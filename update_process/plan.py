@@ -196,11 +196,10 @@ _HISTORY: Final = int(Kind.HISTORY)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Frames `start` to `stop` (indices of the window, exclusive); `held` when a barrier, not a limit, ended it."""
+    """Frames `start` to `stop` (indices of the window, exclusive)."""
 
     start: int
     stop: int
-    held: bool = False
 
 
 @dataclass(slots=True)
@@ -273,15 +272,12 @@ class Window:
         place = bisect_left(self.alone, start)
         if place < len(self.alone):
             stop = min(stop, max(self.alone[place], start + 1))
-        held = False
         if barrier_seqno and self.first_seqno + stop - 1 > barrier_seqno:
             stop = max(start, barrier_seqno - self.first_seqno + 1)
-            held = True
         base = self.offset(start)
         if stop > start + 1 and self.ends[stop - 1] - base > bytes_max:
             stop = max(start + 1, bisect_right(self.ends, base + bytes_max, start, stop))
-            held = False
-        return Cut(start, stop, held)
+        return Cut(start, stop)
 
 
 def open_window(

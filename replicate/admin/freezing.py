@@ -23,10 +23,10 @@ from replicate.system.failpoint import hit
 LOCK_TIMEOUT_S: Final = 30.0
 
 
-def freeze(instance: Instance, *, on: bool, timeout_s: float = LOCK_TIMEOUT_S) -> int:
+def freeze(instance: Instance, *, on: bool) -> int:
     """Freeze the instance, or thaw it; the last transaction of its journal. Raises BusyError (the commit lock), and
     what opening the door and writing the instance file raise; after a failure the same call may be made again."""
-    with door_of(instance) as door, door.locked(timeout_s):
+    with door_of(instance) as door, door.locked(LOCK_TIMEOUT_S):
         instance.set_frozen(Frozen(time.time_ns(), getpass.getuser()) if on else None)
         hit("freeze.noted")
         seqno = int(door.words[word.LAST_SEQNO])

@@ -42,7 +42,6 @@ class Counts:
             raise UsageError(f"--by {','.join(by)} names one thing twice", do="Leave one out")
         self.by = tuple(by)
         self._span_us = SPANS_US[times[0]] if times else 0
-        self._reads = bool({"table", "op", "partition"} & set(by))
         # By origin, span of time, and what tells operation and table: bytes of a frame, or both as they are decoded.
         self._changes: Counter[tuple[int, int, Any]] = Counter()
         self._transactions: Counter[tuple[int, int, Any]] = Counter()

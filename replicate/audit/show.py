@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgpack
 
 from replicate.audit.changes import history_named, told_history, told_of_suppliers, told_origin
-from replicate.audit.query import Matches, Query, find
+from replicate.audit.query import Matches, Query
 from replicate.audit.read import Match, flat_parts
 from replicate.audit.record_lines import printable
 from replicate.audit.selection import EVERYTHING, Chooser, image_names
@@ -128,16 +128,9 @@ def document(one: ShownTransaction) -> dict[str, object]:
 
 
 def show_journal(instance: Instance, query: Query = EVERY, *, parts: bool = False) -> Iterator[ShownTransaction]:
-    """`show_chain` over an instance's journal."""
+    """The transactions asked for, in order; with `parts` the changes of large ones, too. Raises what
+    `find_in_instance` and what it finds raise."""
     return told(find_in_instance(instance, query), parts=parts)
-
-
-def show_chain(
-    chain: Chain, query: Query = EVERY, *, parts: bool = False, marks_are_ours: bool = True
-) -> Iterator[ShownTransaction]:
-    """The transactions asked for, in order; with `parts` the changes of large ones, too. Raises what `find` and what it
-    finds raise."""
-    return told(find(chain, query, marks_are_ours=marks_are_ours), parts=parts)
 
 
 def shown_between(chain: Chain, first: int, last: int, *, parts: bool) -> Iterator[ShownTransaction]:

@@ -105,11 +105,6 @@ class BothRuvs:
         """Whether each can serve the other."""
         return all(one.is_well for one in self.directions)
 
-    @property
-    def is_level(self) -> bool:
-        """Whether neither lacks anything."""
-        return all(one.ours == one.theirs for one in self.origins)
-
 
 def _key(one: OriginPlace) -> int:
     return Origin(bytes.fromhex(one.instance), one.incarnation).key

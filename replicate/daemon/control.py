@@ -26,7 +26,6 @@ from typing import Final
 import replicate
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.lock_file import Running
-from replicate.daemon.status_file import DaemonStatus
 from replicate.errors import (
     EXIT_CODES,
     JournalIOError,
@@ -208,11 +207,6 @@ def reopen_log(files: DaemonFiles) -> bool:
     """Ask the daemon to reopen its log file; False if it does not run."""
     running = _running(files)
     return running is not None and _signal(files, running, signal.SIGHUP)
-
-
-def status(files: DaemonFiles) -> DaemonStatus | None:
-    """What the daemon last said of itself, checked against whether it lives; None if it never ran."""
-    return files.read_status()
 
 
 def _alive(files: DaemonFiles) -> Running | None:

@@ -216,7 +216,7 @@ class _Pruning:
             return []
         if not self._note_idle(below):
             return []
-        names = self._chain.prune(below).removed
+        names = self._chain.prune(below)
         return [seqno for seqno in map(first_seqno_of_name, names) if seqno is not None]
 
     def _note_idle(self, below: int, *, behind: int = 1) -> bool:

@@ -36,18 +36,14 @@ class Program:
     identity: str
 
 
-def words(setting: str, *, where: str = "") -> tuple[str, ...]:
-    """The words of a command line, as a shell divides them; there is no shell. ConfigurationError, about `where`."""
+def words(setting: str) -> tuple[str, ...]:
+    """The words of a command line, as a shell divides them; there is no shell. ConfigurationError."""
     try:
         found = tuple(shlex.split(setting))
     except ValueError as error:
-        raise ConfigurationError(
-            f"{setting!r} is no command line: {error}", where=where, do="Mend its quotes"
-        ) from None
+        raise ConfigurationError(f"{setting!r} is no command line: {error}", do="Mend its quotes") from None
     if not found:
-        raise ConfigurationError(
-            "a filter has no command", where=where, do="Name a program, or package.module:function"
-        )
+        raise ConfigurationError("a filter has no command", do="Name a program, or package.module:function")
     return found
 
 

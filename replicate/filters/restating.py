@@ -25,7 +25,6 @@ SMALL_BYTES_MAX: Final = FRAME_BYTES_MAX - 4 * KIB
 """Changes up to this size fit a frame, whatever the reason beside them."""
 SMALL_CHANGES_MAX: Final = FRAME_CHANGES_MAX - 1
 """And this many: the reason is a change of its own."""
-REASON_BYTES_MAX: Final = 2 * KIB
 
 
 @dataclass(frozen=True, slots=True)

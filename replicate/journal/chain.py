@@ -40,14 +40,6 @@ class Segment:
         return self.header.first_seqno
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """`removed`: names of the segments removed, oldest first."""
-
-    removed: tuple[str, ...]
-    removed_bytes: int
-
-
 class Chain:
     """The segments of one directory. Holds no descriptor; safe beside writers and pruners in other processes.
 
@@ -108,14 +100,13 @@ class Chain:
                 known = self._headers[first_seqno] = (identity, opened.header)
         return Segment(path, known[1])
 
-    def open(self, first_seqno: int, *, writable: bool = False, zeroed_offset: int = 0) -> SegmentFile:
+    def open(self, first_seqno: int, *, writable: bool = False) -> SegmentFile:
         """Open the segment that begins with that seqno. What `open_segment` raises."""
         return open_segment(
             self.path_of(first_seqno),
             network=self._network,
             instance=self._instance,
             writable=writable,
-            zeroed_offset=zeroed_offset,
             grow_bytes=self._grow_bytes,
         )
 
@@ -227,20 +218,19 @@ class Chain:
 
     # Pruning.
 
-    def prune(self, below_seqno: int) -> Pruned:
+    def prune(self, below_seqno: int) -> list[str]:
         """Remove, oldest first, the segments that hold only seqnos below `below_seqno`; never the newest one.
 
-        `below_seqno`: what every registered consumer, and our own regions, have durably applied, plus one.
+        `below_seqno`: what every registered consumer, and our own regions, have durably applied, plus one. Gives the
+        names of those removed.
         JournalIOError: what was removed before stays removed, the rest is a chain.
         """
         numbers = self.first_seqnos()
         removed: list[str] = []
-        removed_bytes = 0
         for first_seqno, following in pairwise(numbers):
             if following > below_seqno:
                 break
             path = self.path_of(first_seqno)
-            removed_bytes += self._file_bytes(first_seqno)
             try:
                 os.unlink(path)
             except FileNotFoundError:
@@ -250,7 +240,7 @@ class Chain:
             hit("prune.unlinked")
             sync_directory(self.directory)
             removed.append(segment_name(first_seqno))
-        return Pruned(tuple(removed), removed_bytes)
+        return removed
 
     def seqno_within_cap(self, cap_bytes: int) -> int:
         """The `below_seqno` with which `prune` brings the chain within `cap_bytes`, or as near as it can."""

@@ -117,11 +117,6 @@ class ChainReader:
         """The first seqno not yet read."""
         return self._next_seqno
 
-    @property
-    def index(self) -> SparseIndex:
-        """For a reader that goes on where this one has looked."""
-        return self._indices
-
     def close(self) -> None:
         """Let go of the descriptor; a later `read` opens again."""
         if self._segment is not None:

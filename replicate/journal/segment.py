@@ -12,7 +12,7 @@ Leaves to others: who holds the commit lock (the caller does, for every writing 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from replicate.errors import (
@@ -292,16 +292,10 @@ class SegmentFile:
             raise FrameDamaged(error.what, where=f"{self.path}, offset {offset}", offset=offset) from error
         return frame
 
-    def scan(self, chains: Mapping[int, tuple[int, int]] | None = None) -> ScanResult:
-        """Scan all frames of an ordinary segment, from its first seqno on; `chains`: its catalogue's own if None."""
+    def scan(self) -> ScanResult:
+        """Scan all frames of an ordinary segment, from its first seqno on."""
         catalogue, offset = self.read_catalogue()
-        return scan(
-            self.fd,
-            offset,
-            self.header.first_seqno,
-            chains=catalogue.chains if chains is None else chains,
-            path=self.path,
-        )
+        return scan(self.fd, offset, self.header.first_seqno, chains=catalogue.chains, path=self.path)
 
     def read_commit(self) -> tuple[bytes, Transaction]:
         """The LARGE frame of an adopted segment, and its decoded form. JournalDamagedError when it is not its own."""

@@ -131,15 +131,15 @@ def _read(path: Path, story: LogStory, notes: list[str]) -> None:
             raise
         except BROKEN as error:
             how = str(error) or type(error).__name__
-            notes.append(f"{path} is damaged, or not yet written to its end, after {_counted(lines, 'line')}: {how}")
+            notes.append(f"{path} is damaged, or not yet written to its end, after {_lines(lines)}: {how}")
     if others:
-        notes.append(f"{path} has {_counted(others, 'line')} that no daemon has written; left out")
+        notes.append(f"{path} has {_lines(others)} that no daemon has written; left out")
     if is_torn:
         notes.append(f"{path} ends within a line, which is left out")
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _lines(number: int) -> str:
+    return f"{number} line{'' if number == 1 else 's'}"
 
 
 def lines_of_log(file: IO[bytes]) -> Iterator[bytes]:

@@ -109,15 +109,6 @@ def covers(known: Chains, other: Chains) -> bool:
     return not any(lacks(known, origin, last) for origin, (last, _) in other.items())
 
 
-def merged(one: Chains, other: Chains) -> dict[int, tuple[int, int]]:
-    """The higher of both, origin by origin."""
-    made = dict(one)
-    for origin, place in other.items():
-        if lacks(made, origin, place[0]):
-            made[origin] = place
-    return made
-
-
 def compare(consumer: Chains, supplier: Chains) -> tuple[OfOrigin, ...]:
     """Every origin that either side has met, by its key."""
     return tuple(

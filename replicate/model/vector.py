@@ -140,10 +140,6 @@ class SynchronizationVector(Mapping[tuple[int, int], int]):
         """The origin keys that occur, ascending."""
         return tuple(sorted({origin for origin, _ in self._entries}))
 
-    def partitions(self, origin: int) -> tuple[int, ...]:
-        """The partitions of one origin that occur, ascending."""
-        return tuple(sorted(partition for key, partition in self._entries if key == origin))
-
     def pack(self) -> list[int]:
         """Flat and sorted: origin, partition, origin_seqno, origin, …"""
         return [number for key in sorted(self._entries) for number in (*key, self._entries[key])]

@@ -107,9 +107,9 @@ class JournalPool:
         return pool
 
     @classmethod
-    def attach(cls, instance: bytes, *, owner_uid: int | None = None) -> JournalPool:
+    def attach(cls, instance: bytes) -> JournalPool:
         """The pool that is there. Errors: see SharedMemory.attach."""
-        return cls(SharedMemory.attach(PoolKind.JOURNAL, instance, owner_uid=owner_uid))
+        return cls(SharedMemory.attach(PoolKind.JOURNAL, instance))
 
     def mark_ready(self) -> None:
         """From now on others may attach."""

@@ -78,7 +78,6 @@ DURABLE_SEQNO: Final = 34
 UPDATE_PID: Final = 35
 UPDATE_ALIVE_NS: Final = 36
 """Monotonic."""
-UPDATE_STATE: Final = 37
 RESTART_REQUEST: Final = 38
 """Counts requests; one is open while it is above RESTART_DONE."""
 
@@ -151,9 +150,9 @@ class ReceivePool:
         return pool
 
     @classmethod
-    def attach(cls, instance: bytes, *, owner_uid: int | None = None) -> ReceivePool:
+    def attach(cls, instance: bytes) -> ReceivePool:
         """The pool that is there, as its consumer or as an onlooker. Errors: see SharedMemory.attach."""
-        memory = SharedMemory.attach(PoolKind.RECEIVE, instance, owner_uid=owner_uid)
+        memory = SharedMemory.attach(PoolKind.RECEIVE, instance)
         fcntl.flock(memory.fd, fcntl.LOCK_SH)
         return cls(memory)
 
@@ -192,10 +191,6 @@ class ReceivePool:
         """Whether this still is the instance's pool: one system call."""
         return self.memory.is_current()
 
-    def check_current(self) -> None:
-        """PoolReplacedError unless `is_current()`: attach again."""
-        self.memory.check_current()
-
     def close(self) -> None:
         """Drop the mapping; the pool lives on. May be called twice."""
         self._ring.release()
@@ -222,11 +217,6 @@ class ReceivePool:
     def read_address(self) -> int:
         """Address up to which records are freed."""
         return self.words[READ]
-
-    @property
-    def generation(self) -> int:
-        """Rises when another Receiver Server takes over."""
-        return self.words[RECEIVER_GENERATION]
 
     @property
     def last_received_seqno(self) -> int:
@@ -461,11 +451,10 @@ class ReceivePool:
         self.words[APPLIED_SEQNO] = applied_seqno
         self.words[DURABLE_SEQNO] = durable_seqno
 
-    def note_update_process(self, pid: int, alive_ns: int, state: int = 0) -> None:
+    def note_update_process(self, pid: int, alive_ns: int) -> None:
         """The Update Process lives (monotonic nanoseconds). pid 0: it leaves."""
         self.words[UPDATE_PID] = pid
         self.words[UPDATE_ALIVE_NS] = alive_ns
-        self.words[UPDATE_STATE] = state
 
     def request_restart(self) -> int:
         """Ask the producer to begin again after what is applied. Read nothing until `restart_done(number)`."""

@@ -97,7 +97,6 @@ class SharedMemory:
         "bytes",
         "epoch",
         "fd",
-        "instance",
         "kind",
         "look_again_s",
         "map",
@@ -106,7 +105,7 @@ class SharedMemory:
         "words",
     )
 
-    def __init__(self, kind: PoolKind, path: Path, fd: int, size: int, instance: bytes) -> None:
+    def __init__(self, kind: PoolKind, path: Path, fd: int, size: int) -> None:
         """Map `size` bytes of `fd`, which this object owns from now on (closed if mapping fails)."""
         try:
             self.map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -119,7 +118,6 @@ class SharedMemory:
         self.path = path
         self.fd = fd
         self.bytes = size
-        self.instance = instance
         self.view = memoryview(self.map)
         self.words = self.view[:CONTROL_BYTES].cast("Q")
         self.epoch = self.words[POOL_EPOCH]
@@ -161,7 +159,7 @@ class SharedMemory:
             os.close(fd)
             os.unlink(path)
             raise _translated(error, path, "a pool cannot be allocated") from error
-        memory = cls(kind, path, fd, size, instance)
+        memory = cls(kind, path, fd, size)
         words = memory.words
         words[POOL_STATE] = STATE_BUILDING
         words[POOL_FORMAT] = FORMAT_VERSION
@@ -202,12 +200,7 @@ class SharedMemory:
         except BaseException:
             os.close(fd)
             raise
-        return cls(kind, path, fd, size, instance)
-
-    @property
-    def state(self) -> int:
-        """STATE_BUILDING, STATE_READY or STATE_CLOSED."""
-        return self.words[POOL_STATE]
+        return cls(kind, path, fd, size)
 
     def mark_ready(self) -> None:
         """From now on others may attach. The builder calls it last."""

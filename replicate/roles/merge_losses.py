@@ -26,7 +26,6 @@ from replicate.region.sqlite.turn_role import synced_transaction
 from replicate.system.locks import FileLock
 
 OPEN: Final = "open"
-SETTLED: Final = "settled"
 REASONS: Final = {
     "update": "a value was written over",
     "insert": "two rows of one key became one",

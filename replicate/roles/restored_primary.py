@@ -40,6 +40,8 @@ from replicate.transfer.packet.epochs_file import read_epochs
 NAME: Final = "restoring.json"
 FORMAT: Final = 1
 RESTORING: Final = "replica restore"
+LOOK_S: Final = 0.2
+"""Between two looks for the answers of peers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ def _refuse(instance: Instance) -> None:
         )
 
 
-def settle_answers(instance: Instance, *, wait_s: float = 0.0, look_s: float = 0.2) -> tuple[str, ...]:
+def settle_answers(instance: Instance, *, wait_s: float = 0.0) -> tuple[str, ...]:
     """Which peers have not answered since it waits, or have more than is here. `wait_s`: so long a line is looked at;
     what comes by packets is there or is not. What is found is kept."""
     asked = _read(instance) or Restoring(time.time_ns(), 0, {})
@@ -140,7 +142,7 @@ def settle_answers(instance: Instance, *, wait_s: float = 0.0, look_s: float = 0
         awaited = tuple(peer.name for peer in instance.peers if peer.name not in answered)
         if not awaited or time.monotonic() >= deadline_s:
             return awaited
-        time.sleep(look_s)
+        time.sleep(LOOK_S)
 
 
 def end(instance: Instance, *, finish: Callable[[], int], timeout_s: float, force: bool = False) -> Promoted:

@@ -27,7 +27,6 @@ class Identity:
     server: ssl.SSLContext
     client: ssl.SSLContext
     certificate: Described
-    ca: Described
 
 
 def load_identity(files: TlsFiles, instance: str) -> Identity:
@@ -39,7 +38,7 @@ def load_identity(files: TlsFiles, instance: str) -> Identity:
     from replicate.security.certificate import describe  # its library takes a tenth of a daemon's start to load
 
     ca_text = read_guarded(files.ca, is_secret=False, what="the CA's certificate")
-    ca = describe(ca_text, where=str(files.ca))
+    describe(ca_text, where=str(files.ca))  # refuses what is none
     certificate = describe(
         read_guarded(files.certificate, is_secret=False, what="the certificate"), where=str(files.certificate)
     )
@@ -56,7 +55,7 @@ def load_identity(files: TlsFiles, instance: str) -> Identity:
             context.num_tickets = 0
         _load_own(context, files)
         contexts.append(context)
-    return Identity(contexts[0], contexts[1], certificate, ca)
+    return Identity(contexts[0], contexts[1], certificate)
 
 
 def _strict(side: ssl._SSLMethod, ca_text: bytes, where: Path) -> ssl.SSLContext:

@@ -42,7 +42,6 @@ class Reason(StrEnum):
     KEY_MISSING = "KEY_MISSING"
     KEY_WRONG = "KEY_WRONG"
     PROTOCOL = "PROTOCOL"
-    VERSION = "VERSION"
     HELLO_TIMEOUT = "HELLO_TIMEOUT"
     CUT = "CUT"
 

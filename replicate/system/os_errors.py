@@ -63,12 +63,12 @@ def exhausted(error: OSError, what: str, where: str) -> ExhaustedError:
     return ExhaustedError(f"{what}: {os.strerror(number)}", where=where, do=_DO[number], errno=number)
 
 
-def lacking_descriptors(wanted: int = 4) -> OSError | None:
-    """Why this process cannot open `wanted` files more; None when it can. For a caller that was refused by a library
-    that does not tell why: SQLite wants three at most."""
+def lacking_descriptors() -> OSError | None:
+    """Why this process cannot open a few files more; None when it can. For a caller that was refused by a library that
+    does not tell why: SQLite wants three at most."""
     made: list[int] = []
     try:
-        while len(made) < wanted:
+        while len(made) < 4:
             made.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
         if error.errno in NO_DESCRIPTORS:

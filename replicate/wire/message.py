@@ -336,11 +336,6 @@ class UpdateState(IntEnum):
     """Running, and a region of the source waits there for its seed."""
 
     @property
-    def is_running(self) -> bool:
-        """Whether it applies what comes."""
-        return self in (UpdateState.RUNNING, UpdateState.REGION_WAITS)
-
-    @property
     def text(self) -> str:
         """For status and log."""
         return ("not running", "running", "not answering", "running, and a region waits there for its seed")[self]

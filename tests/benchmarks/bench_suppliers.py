@@ -102,7 +102,8 @@ def cut(bench: Bench, first: Path, second: Path) -> None:
 
 def are_level(first: Path, second: Path) -> bool:
     """Whether neither has anything to send."""
-    return compare_ruvs(ruv_of(Instance.open(first)), ruv_of(Instance.open(second))).is_level
+    both = compare_ruvs(ruv_of(Instance.open(first)), ruv_of(Instance.open(second)))
+    return all(one.ours == one.theirs for one in both.origins)
 
 
 def measure_case(case: str, count: int, directory: str | None) -> Rates:

@@ -82,11 +82,10 @@ def make_region(path: Path, schema: str = "", *, primary: bool = True) -> FakeDo
     connection.execute(schema or "SELECT 1")
     connection.close()
     plain = open_region(path, plain=True)
-    installed = install(
-        plain, network=uuid.uuid4().bytes, instance=uuid.uuid4().bytes, region=uuid.uuid4().bytes, name="main"
-    )
+    install(plain, network=uuid.uuid4().bytes, instance=uuid.uuid4().bytes, region=uuid.uuid4().bytes, name="main")
+    version = schema_version(plain)
     plain.close()
-    return FakeDoor(path, primary, schema_version=installed.schema_version)
+    return FakeDoor(path, primary, schema_version=version)
 
 
 class FakeOpened:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import msgpack
 import pytest
 
+from replicate.audit.query import Query, find
+from replicate.audit.show import EVERY, ShownTransaction, told
 from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.header import SegmentHeader
@@ -206,6 +209,13 @@ def frame_places(chain: Chain, first_seqno: int) -> dict[int, int]:
         _, begin = segment.read_catalogue()
         data = segment.read_some(segment.scan().end_offset - begin, begin)
     return {head.seqno: begin + offset for offset, head in walk(data)}
+
+
+def show_chain(
+    chain: Chain, query: Query = EVERY, *, parts: bool = False, marks_are_ours: bool = True
+) -> Iterator[ShownTransaction]:
+    """As `show_journal`, of a journal without an instance."""
+    return told(find(chain, query, marks_are_ours=marks_are_ours), parts=parts)
 
 
 def flip(path: Path, offset: int, mask: int = 0x01) -> None:

@@ -25,11 +25,11 @@ def make_database(path: Path, script: str = "") -> Path:
     return path
 
 
-def make_region(path: Path, script: str = "", *, region: bytes = REGION) -> open.Installed:
+def make_region(path: Path, script: str = "", *, region: bytes = REGION) -> None:
     """A region made from a script, closed again."""
     make_database(path, script)
     connection = open.open_region(path, plain=True)
     try:
-        return open.install(connection, network=NETWORK, instance=INSTANCE, region=region, name="main")
+        open.install(connection, network=NETWORK, instance=INSTANCE, region=region, name="main")
     finally:
         connection.close()

@@ -41,11 +41,6 @@ class Applied:
     updated: int = 0
     inserted: int = 0
 
-    @property
-    def written(self) -> int:
-        """Rows written in all phases."""
-        return self.deleted + self.updated + self.inserted
-
 
 @dataclass(frozen=True, slots=True)
 class Progress:

@@ -101,10 +101,6 @@ class RegionIdentity:
     journal_mode: str
 
 
-def _signed(number: int) -> int:
-    return number - _WRAP if number >= _SIGN else number
-
-
 def _unsigned(number: int) -> int:
     return number + _WRAP if number < 0 else number
 
@@ -316,7 +312,7 @@ def record_writer(connection: apsw.Connection, schema: str = "main") -> RecordWr
     text = _WRITE_SCR.format(quote(schema))
 
     def write(origin: int, partition: int, origin_seqno: int, chain: int, csn: int, seqno: int) -> None:
-        if chain >= _SIGN:  # `_signed`, written out
+        if chain >= _SIGN:  # SQLite's integers are signed
             chain -= _WRAP
         if csn >= _SIGN:
             csn -= _WRAP
@@ -428,9 +424,9 @@ def write_writer(
             write_state(connection, f"{SHARER}{partition}:{SUMMED}", names, schema)
 
 
-def read_seen(connection: apsw.Connection, schema: str = "main") -> dict[int, dict[int, int]]:
+def read_seen(connection: apsw.Connection) -> dict[int, dict[int, int]]:
     """Of each origin what it has told that it has seen (model/seen.py)."""
-    text = f"SELECT key, value FROM {quote(schema)}._replicate_state WHERE key GLOB '{SEEN}*'"
+    text = f"SELECT key, value FROM main._replicate_state WHERE key GLOB '{SEEN}*'"
     rows = connection.execute(text, prepare_flags=OWN_STATEMENT)
     return {int(key.removeprefix(SEEN)): dict(msgpack.unpackb(value, strict_map_key=False)) for key, value in rows}
 
@@ -492,16 +488,14 @@ def store_schema_version(connection: apsw.Connection, schema: str = "main") -> i
 def check_schema_version(
     connection: apsw.Connection,
     *,
-    expected: int | None = None,
     do: str = "Run: replicate -i INSTANCE region release NAME; then add the database again and seed the secondaries",
 ) -> int:
-    """The schema version, if it is still ours (`expected` where the caller keeps it, else the stored one). `do`: what
-    mends it if it is not.
+    """The schema version, if it is still the stored one. `do`: what mends it if it is not.
 
     SchemaChangedError otherwise: another client changed the schema, dropped guards or ran VACUUM.
     """
     found = schema_version(connection)
-    wanted = stored_schema_version(connection) if expected is None else expected
+    wanted = stored_schema_version(connection)
     if found != wanted:
         raise SchemaChangedError(
             f"another client changed the schema (or ran VACUUM): schema version {found}, ours was {wanted}",

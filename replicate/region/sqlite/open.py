@@ -16,7 +16,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Final
 
 import apsw
@@ -35,7 +34,6 @@ from replicate.errors import (
     ReplicateError,
 )
 from replicate.limits import FORMAT_VERSION, OPENING_S, PARTITION_DEFAULT
-from replicate.model.transaction import TableDefinition
 from replicate.region.protocol import FileFacts
 from replicate.region.sqlite import schema
 from replicate.region.sqlite.bookkeeping import (
@@ -316,15 +314,6 @@ def to_wal(connection: apsw.Connection, *, where: str) -> str:
     return before
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """What `install` made: the identity row, the tables' definitions, and the schema version after it."""
-
-    identity: RegionIdentity
-    definitions: tuple[TableDefinition, ...]
-    schema_version: int
-
-
 def install(
     connection: apsw.Connection,
     *,
@@ -335,7 +324,7 @@ def install(
     check: bool = True,
     told: Told | None = None,
     partition: int = PARTITION_DEFAULT,
-) -> Installed:
+) -> None:
     """Make the database of a `plain` connection a region, in place and in one transaction.
 
     Converts to WAL mode, creates the bookkeeping tables, records the table definitions and puts guards on every user
@@ -367,13 +356,12 @@ def install(
         with write_transaction(connection, where):
             make_tables(connection)
             write_identity(connection, identity)
-            definitions = schema.record_definitions(connection, region=name, default=partition).definitions
+            schema.record_definitions(connection, region=name, default=partition)
             install_guards(connection, schema.guarded_tables(connection))
-            version = store_schema_version(connection)
+            store_schema_version(connection)
     except BaseException:
         _restore_journal_mode(connection, before)
         raise
-    return Installed(identity, definitions, version)
 
 
 def remove(connection: apsw.Connection) -> None:
@@ -390,7 +378,7 @@ def remove(connection: apsw.Connection) -> None:
     _restore_journal_mode(connection, identity.journal_mode)
 
 
-def adopt_copy(connection: apsw.Connection, *, network: bytes, instance: bytes, region: bytes, name: str) -> Installed:
+def adopt_copy(connection: apsw.Connection, *, network: bytes, instance: bytes, region: bytes, name: str) -> None:
     """Make a page-by-page copy of another instance's region the region of this one, in one transaction.
 
     The copy keeps its tables, guards and versions; identity and ring become this instance's, checkpoint records are
@@ -406,10 +394,9 @@ def adopt_copy(connection: apsw.Connection, *, network: bytes, instance: bytes, 
     with write_transaction(connection, where):
         write_identity(connection, identity)
         clear_ring(connection)
-        definitions = schema.record_definitions(connection, region=name).definitions
+        schema.record_definitions(connection, region=name)
         install_guards(connection, schema.guarded_tables(connection))
-        version = store_schema_version(connection)
-    return Installed(identity, definitions, version)
+        store_schema_version(connection)
 
 
 def note_held(path: str | os.PathLike[str], *, region: bytes, last_seqno: int, below: int) -> None:

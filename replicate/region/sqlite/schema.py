@@ -51,11 +51,10 @@ _GENERATED: Final = (2, 3)
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """All tables' definitions, the new or changed ones among them, and the tables that are gone."""
+    """All tables' definitions, and the new or changed ones among them."""
 
     definitions: tuple[TableDefinition, ...]
     changed: tuple[TableDefinition, ...]
-    dropped: tuple[str, ...]
 
 
 def user_tables(connection: apsw.Connection) -> list[str]:
@@ -240,10 +239,9 @@ def record_definitions(
             record_definition(connection, definition, schema)
             changed.append(definition)
         definitions.append(definition)
-    dropped = tuple(name for name, (_, packed) in stored.items() if packed)
-    if dropped:
+    if any(packed for _, packed in stored.values()):
         forget_dropped(connection, schema)
-    return Recorded(tuple(definitions), tuple(changed), dropped)
+    return Recorded(tuple(definitions), tuple(changed))
 
 
 def _born_in(

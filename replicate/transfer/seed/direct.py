@@ -54,15 +54,8 @@ from replicate.transfer.seed.some_regions import is_past
 LOCK_TIMEOUT_S: Final = 30.0
 
 
-def seed(
-    primary: Instance,
-    secondary: Instance,
-    *,
-    restart: bool = False,
-    progress: Progress | None = None,
-    timeout_s: float = LOCK_TIMEOUT_S,
-) -> Seeded:
-    """Fill `secondary` with the regions of `primary`, live. `timeout_s` bounds only the waiting for locks.
+def seed(primary: Instance, secondary: Instance, *, restart: bool = False, progress: Progress | None = None) -> Seeded:
+    """Fill `secondary` with the regions of `primary`, live.
 
     Raises UsageError (also for rows, and a filter on the way), WrongNetworkError, PermissionRefusedError (roles),
     NotFoundError (no region, or the secondary is not a registered peer), AlreadyRunningError (Update Process),
@@ -75,7 +68,7 @@ def seed(
         check_secondary(secondary, restart=restart)
         check_places(secondary, [entry.name for entry in primary.regions])
         with no_update_process(secondary):
-            return _seed(primary, secondary, progress, timeout_s)
+            return _seed(primary, secondary, progress)
 
 
 def seed_from_instance(
@@ -111,7 +104,7 @@ def _check(primary: Instance, secondary: Instance) -> None:
         )
 
 
-def _seed(primary: Instance, secondary: Instance, progress: Progress | None, timeout_s: float) -> Seeded:
+def _seed(primary: Instance, secondary: Instance, progress: Progress | None) -> Seeded:
     before = held_of(primary)
     partitions = leaving(primary, secondary.name)
     check_partitions(secondary, partitions, secondary.content.subscription, str(secondary.path))
@@ -120,7 +113,7 @@ def _seed(primary: Instance, secondary: Instance, progress: Progress | None, tim
     with door_of(primary) as door:
         consumer = register_consumer(primary, secondary.name, secondary.content.uuid.hex(), door)
         copied: dict[str, int] = {}
-        with take_absorbed(door, timeout_s=timeout_s) as snapshot:
+        with take_absorbed(door, timeout_s=LOCK_TIMEOUT_S) as snapshot:
             require_held_as_before(primary, before)
             refuse_from(primary, snapshot.regions.connections)
             refuse_into(secondary, snapshot.regions.connections)

@@ -69,7 +69,6 @@ class MadeSeed:
     regions: tuple[str, ...]
     pages: int
     bytes: int
-    consumer: str
 
 
 def register_consumer(primary: Instance, name: str, uuid_hex: str, door: Door) -> Consumer:
@@ -198,12 +197,11 @@ def make_seed(
     request: bytes = NO_ID,
     replace: bool = False,
     progress: Progress = _silent,
-    timeout_s: float = LOCK_TIMEOUT_S,
     regions: Sequence[str] = (),
     partitions: Sequence[int] = (),
     rows: Rows | None = None,
 ) -> MadeSeed:
-    """Write the seed of the registered peer `consumer` to `path`. `timeout_s` bounds only the waiting for locks.
+    """Write the seed of the registered peer `consumer` to `path`.
     `regions`: some of them, for a secondary that has the others; `partitions`: the rows of these alone. Nothing more is
     kept in the journal then, since that secondary's own has what comes after. `rows`: of these tables the secondary
     wants these rows, and others stay here.
@@ -237,7 +235,7 @@ def make_seed(
         known = read_consumer(directory, consumer)
         uuid_hex = known.uuid if known is not None else ""
         if regions or partitions:
-            with take_absorbed(door, timeout_s=timeout_s) as snapshot:
+            with take_absorbed(door, timeout_s=LOCK_TIMEOUT_S) as snapshot:
                 require_held_as_before(primary, before)
                 to, parts = known or Consumer(consumer), tuple(sorted(partitions))
                 only = regions or _regions_of(snapshot, parts)
@@ -246,7 +244,7 @@ def make_seed(
         last_seqno = int(door.words[word.LAST_SEQNO])
         write_hold(directory, consumer, last_seqno if held is None else min(held, last_seqno))
         try:
-            with take_absorbed(door, timeout_s=timeout_s) as snapshot:
+            with take_absorbed(door, timeout_s=LOCK_TIMEOUT_S) as snapshot:
                 require_held_as_before(primary, before)
                 made = _write(primary, registered, snapshot, path, request, progress, door, rows or {})
         except BaseException:
@@ -320,7 +318,7 @@ def _write(
             door.wait_durable(snapshot.seqno)
             size = writer.finish()
     assert size == total_bytes
-    return MadeSeed(path, header.seqno, tuple(r.name for r in regions), header.pages, size, consumer.name)
+    return MadeSeed(path, header.seqno, tuple(r.name for r in regions), header.pages, size)
 
 
 def _cut_copies(

@@ -162,18 +162,18 @@ def _leave(secondary: Instance, name: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def update_aside(secondary: Instance, patience_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+def update_aside(secondary: Instance) -> Iterator[None]:
     """The Update Process does not run in the block; one that does, stands aside. AlreadyRunningError when it has not
-    within `patience_s` seconds."""
+    within LOCK_TIMEOUT_S."""
     lock = DaemonFiles(secondary.path, UPDATE).lock
     with ExitStack() as stack:
-        stack.enter_context(asked_aside(secondary.path, patience_s, daemon=UPDATE))
-        deadline_s = time.monotonic() + patience_s
+        stack.enter_context(asked_aside(secondary.path, LOCK_TIMEOUT_S, daemon=UPDATE))
+        deadline_s = time.monotonic() + LOCK_TIMEOUT_S
         while (running := lock.probe()) is not None and not running.instead and time.monotonic() < deadline_s:
             time.sleep(LOOK_S)
         if running is not None and not running.instead:
             raise AlreadyRunningError(
-                f"the Update Process runs (process {running.pid}), and has not stood aside within {patience_s:g} s",
+                f"the Update Process runs (process {running.pid}), and has not stood aside within {LOCK_TIMEOUT_S:g} s",
                 where=str(secondary.path),
                 do="Stop it first: replicate -i INSTANCE update stop",
             )

@@ -13,7 +13,6 @@ import pytest
 
 from replicate.audit.query import Query, find
 from replicate.audit.selection import shortest_names, tables_named
-from replicate.audit.show import show_chain
 from replicate.audit.stretches import Stretch, StretchMatches
 from replicate.errors import DamagedError, NotFoundError, UsageError
 from replicate.journal.segment import SegmentFile
@@ -29,6 +28,7 @@ from tests.harness.journals import (
     frame_places,
     insert_payload,
     make_definition,
+    show_chain,
 )
 
 CUSTOMER, PURCHASE, MADE = make_definition(), make_definition("purchase"), make_definition("made")

@@ -11,7 +11,6 @@ import msgpack
 import pytest
 
 from replicate.audit.query import Query
-from replicate.audit.show import show_chain
 from replicate.audit.verify import Verification, verify_chain
 from replicate.errors import FrameDamaged, JournalDamagedError, JournalMissingError, UsageError
 from replicate.journal.record import pack_elements
@@ -20,7 +19,15 @@ from replicate.journal.spool_format import part_offset
 from replicate.journal.walk import walk
 from replicate.limits import PART_BYTES
 from replicate.model.transaction import mask_of
-from tests.harness.journals import ToyJournal, define_payload, flip, insert_payload, make_definition, mounted_read_only
+from tests.harness.journals import (
+    ToyJournal,
+    define_payload,
+    flip,
+    insert_payload,
+    make_definition,
+    mounted_read_only,
+    show_chain,
+)
 
 
 @pytest.fixture

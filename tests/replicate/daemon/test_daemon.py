@@ -58,14 +58,14 @@ def test_start_returns_when_it_serves_and_stop_when_it_has_drained(files: Daemon
     assert running is not None
     assert running.pid == started.pid
     wait_until(lambda: (s := files.read_status()) is not None and s.facts.get("last_number", 0) > 1)
-    status = control.status(files)
+    status = files.read_status()
     assert status is not None
     assert (status.state, status.pid, status.is_running) == (SERVING, started.pid, True)
     assert daemon_names(files.instance_path) == ("toy",)
 
     assert control.stop(files, timeout_s=7.0) == control.Stopped(was_running=True, drained=True)
     assert files.lock.probe() is None
-    status = control.status(files)
+    status = files.read_status()
     assert status is not None
     assert (status.state, status.text) == (STOPPED, "stopped; drained")
     assert status.facts["timeout_s"] == 7.0
@@ -87,7 +87,7 @@ def test_second_start_and_second_run_are_refused(files: DaemonFiles) -> None:
 
 def test_stopping_what_does_not_run_is_well(files: DaemonFiles) -> None:
     assert control.stop(files, timeout_s=1.0) == control.Stopped(was_running=False)
-    assert control.status(files) is None
+    assert files.read_status() is None
     assert not control.reopen_log(files)
 
 

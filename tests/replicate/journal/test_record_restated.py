@@ -171,7 +171,7 @@ def journal_of(directory: Path) -> ToyJournal:
 
 def test_a_journal_with_them_verifies_and_tells_where_it_stands(tmp_path: Path) -> None:
     toy = journal_of(tmp_path / "journal")
-    found = toy.segment.scan({})
+    found = toy.segment.scan()
     assert found.damaged is None
     assert found.last_seqno == toy.last_seqno == 10
     assert found.chains[toy.maker.origin] == (toy.maker.origin_seqno, toy.maker.chain)
@@ -217,7 +217,7 @@ def test_the_one_after_it_must_continue_its_label(tmp_path: Path) -> None:
     head = read_head(toy.maker.transaction("secret"))
     toy.append(restate(head._replace(chain=head.chain ^ 1), WHO, inserts([[1]]), (1,)))
     toy.write(1)
-    found = toy.segment.scan({})
+    found = toy.segment.scan()
     assert found.damaged is not None
     assert found.damaged.seqno == 4
     toy.close()
@@ -226,17 +226,17 @@ def test_the_one_after_it_must_continue_its_label(tmp_path: Path) -> None:
 def test_a_scan_tells_the_last_one_and_what_was_before_it(tmp_path: Path) -> None:
     toy = ToyJournal(tmp_path / "journal")
     toy.write(2)
-    before = toy.segment.scan({})
+    before = toy.segment.scan()
     assert before.restated is None
     at = toy.append(restate(read_head(toy.maker.transaction("secret")), WHO, inserts([[1]]), (1,)))
-    found = toy.segment.scan({})
+    found = toy.segment.scan()
     assert found.restated == (at, toy.maker.origin, before.chains[toy.maker.origin])
     told = found.without_restated("because")
     assert (told.end_offset, told.last_seqno, told.frame_count, told.chains) == (
         before.end_offset, before.last_seqno, before.frame_count, before.chains,
     )  # fmt: skip
     toy.write(1)
-    assert toy.segment.scan({}).restated is None, "it is not the last one"
+    assert toy.segment.scan().restated is None, "it is not the last one"
     toy.close()
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from replicate.audit.show import ShownTransaction, show_chain
+from replicate.audit.show import ShownTransaction
 from replicate.errors import JournalDamagedError, JournalIOError
 from replicate.lost.file import LostHead, find_lost, write_lost
-from tests.harness.journals import ToyJournal
+from tests.harness.journals import ToyJournal, show_chain
 
 HEAD = LostHead("instance remove", "primary", "east", "u", "n", 1, 3, 7, (("west", 2),))
 

@@ -145,7 +145,7 @@ def test_what_the_journal_has_no_more_waits(tmp_path: Path) -> None:
     become_primary(sites.secondary)
     sites.exchange()
     with door_of(sites.primary) as door:
-        assert door.chain.prune(sites.last_seqno()).removed
+        assert door.chain.prune(sites.last_seqno())
     assert [one.waiting for one in look_at_unsettled(sites.primary.path)] == [LOST]
     assert [one.waiting for one in look_at_lost(sites.primary)] == [LOST]
 
@@ -198,7 +198,7 @@ def test_what_was_pruned_is_a_conflict_since_nobody_can_tell(tmp_path: Path) -> 
     sites.exchange()
     run(sites.primary, ["DELETE FROM loose WHERE x = 0"])
     with door_of(sites.primary) as door:
-        assert door.chain.prune(sites.last_seqno()).removed
+        assert door.chain.prune(sites.last_seqno())
     first = numbers(path)[0]
     stopped = apply_lost(sites.primary, path, timeout_s=30)
     assert [(one.seqno, one.kind) for one in stopped.conflicts] == [(first, "pruned")]

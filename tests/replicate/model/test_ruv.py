@@ -22,7 +22,6 @@ from replicate.model.ruv import (
     covers,
     decide,
     lacks,
-    merged,
     minimum,
 )
 from replicate.model.vector import Chains
@@ -147,10 +146,6 @@ def test_covering_is_lacking_nothing(one: Chains, other: Chains) -> None:
     assert covers(one, other) == all(
         not lacks(one, key, n) for key, (last, _) in other.items() for n in range(last + 1)
     )
-    both = merged(one, other)
-    assert covers(both, one)
-    assert covers(both, other)
-    assert all(place in (one.get(key), other.get(key)) for key, place in both.items())
 
 
 def test_the_minimum_is_what_all_have() -> None:

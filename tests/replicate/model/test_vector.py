@@ -47,7 +47,6 @@ def test_absent_means_nothing_seen() -> None:
     vector = SynchronizationVector({(7, 0): 3, (7, 2): 1, (9, 1): 4, (8, 0): 0})
     assert (vector.last(7), vector.last(7, 1), vector.last(8)) == (3, 0, 0)
     assert vector.origins() == (7, 9)
-    assert vector.partitions(7) == (0, 2)
     assert len(vector) == 3
     assert "00000007/2: 1" in repr(vector)
     assert vector != {"no": "vector"}

@@ -126,7 +126,7 @@ def test_left_by_a_builder_that_was_killed(shm_directory: Path, size: int) -> No
 def test_replaced_by_us(ready: SharedMemory) -> None:
     new = create(replace=True)
     assert not ready.is_current()
-    assert ready.state == control.STATE_CLOSED
+    assert ready.words[control.POOL_STATE] == control.STATE_CLOSED
     with pytest.raises(PoolReplacedError, match="POOL_REPLACED"):
         ready.check_current()
     assert new.epoch != ready.epoch

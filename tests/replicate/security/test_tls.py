@@ -155,7 +155,7 @@ async def test_a_connection_that_ends_amid_tls_is_cut_however_the_interpreter_ca
         raise trio.BrokenResourceError from ended
 
     context = client_context(None)
-    identity = Identity(context, context, cast("Described", None), cast("Described", None))
+    identity = Identity(context, context, cast("Described", None))
     ours, theirs = trio.socket.socketpair()
     stream = trio.SocketStream(ours)
     monkeypatch.setattr(trio.SSLStream, "do_handshake", ends)

@@ -24,7 +24,7 @@ from replicate.errors import (
     RegionReplacedError,
     SchemaChangedError,
 )
-from replicate.region.sqlite import bookkeeping, open
+from replicate.region.sqlite import bookkeeping, open, schema
 from tests.harness.machine_tools import small_disk
 from tests.harness.regions import INSTANCE, NETWORK, REGION, make_database
 
@@ -178,11 +178,12 @@ def test_checkpoints_are_seldom_whatever_the_size_of_a_page(
 def test_install_and_remove_leave_everything_as_it_was(path: Path) -> None:
     before = everything(path)
     connection = open.open_region(path, plain=True)
-    installed = open.install(connection, network=NETWORK, instance=INSTANCE, region=REGION, name="main")
-    assert [d.table for d in installed.definitions] == ['odd "name', "pair", "person"]
-    assert {d.version for d in installed.definitions} == {1}
+    open.install(connection, network=NETWORK, instance=INSTANCE, region=REGION, name="main")
+    definitions = schema.recorded_definitions(connection)
+    assert [d.table for d in definitions] == ['odd "name', "pair", "person"]
+    assert {d.version for d in definitions} == {1}
     assert connection.pragma("journal_mode") == "wal"
-    assert bookkeeping.check_schema_version(connection) == installed.schema_version
+    assert bookkeeping.check_schema_version(connection) == bookkeeping.schema_version(connection)
     connection.execute("ANALYZE")
     open.remove(connection)
     assert connection.execute("SELECT count(*) FROM sqlite_stat1 WHERE tbl GLOB '_replicate*'").get == 0
@@ -195,8 +196,8 @@ def test_install_and_remove_leave_everything_as_it_was(path: Path) -> None:
 def test_install_works_on_an_empty_file(tmp_path: Path) -> None:
     (tmp_path / "empty.db").touch()
     connection = open.open_region(tmp_path / "empty.db", plain=True)
-    installed = open.install(connection, network=NETWORK, instance=INSTANCE, region=REGION, name="main")
-    assert installed.definitions == ()
+    open.install(connection, network=NETWORK, instance=INSTANCE, region=REGION, name="main")
+    assert not schema.recorded_definitions(connection)
     connection.close()
 
 
@@ -413,10 +414,11 @@ def test_a_copy_is_adopted_under_its_own_identity(region: apsw.Connection, tmp_p
         backup.step()
     copy.close()
     adopted = open.open_region(tmp_path / "copy.db", plain=True)
-    made = open.adopt_copy(adopted, network=NETWORK, instance=b"J" * 16, region=b"S" * 16, name="main")
-    assert bookkeeping.check_region_identity(adopted, region=b"S" * 16, instance=b"J" * 16, where="") == made.identity
+    open.adopt_copy(adopted, network=NETWORK, instance=b"J" * 16, region=b"S" * 16, name="main")
+    made = bookkeeping.check_region_identity(adopted, region=b"S" * 16, instance=b"J" * 16, where="")
+    assert (made.region, made.instance, made.name) == (b"S" * 16, b"J" * 16, "main")
     assert bookkeeping.region_seqno(adopted) == 0
-    assert {d.version for d in made.definitions} == {1}
+    assert {d.version for d in schema.recorded_definitions(adopted)} == {1}
     adopted.close()
 
 

@@ -254,12 +254,13 @@ def test_what_is_refused_changes_nothing(waits: Pair) -> None:
     assert_level_but_for(waits, "two")
 
 
-def test_an_update_process_that_does_not_stand_aside_is_named(waits: Pair) -> None:
+def test_an_update_process_that_does_not_stand_aside_is_named(waits: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(some_regions, "LOCK_TIMEOUT_S", 0.1)
     fd = DaemonFiles(waits.secondary.path, "update").lock.acquire()
     try:
         with (
             pytest.raises(AlreadyRunningError, match=r"has not stood aside within 0\.1 s"),
-            update_aside(waits.secondary, 0.1),
+            update_aside(waits.secondary),
         ):
             pass
     finally:

@@ -34,10 +34,11 @@ class Site:
     """A secondary region with its applier."""
 
     def __init__(self, path: Path, script: str = SCRIPT) -> None:
-        installed = make_region(path, script)
+        make_region(path, script)
         self.connection = open_region(path, applier=True)
-        self.table = {d.table: d for d in installed.definitions}
-        self.applier = RowApplier(self.connection, {d.table_id: d for d in installed.definitions}, region="main")
+        definitions = schema.recorded_definitions(self.connection)
+        self.table = {d.table: d for d in definitions}
+        self.applier = RowApplier(self.connection, {d.table_id: d for d in definitions}, region="main")
 
     def apply(self, op: Op, table: str, arg: Any, *values: Any) -> None:
         self.applier.apply(op, self.table[table].table_id, arg, list(values))
