@@ -610,7 +610,6 @@ SPEAK_OF_LAG = (
     "replicate/door/pruning.py",
     "replicate/door/recovery/recovery.py",
     "replicate/door/region_part.py",
-    "replicate/door/wait.py",
     "replicate/lost/keep.py",
     "replicate/lost/undelivered.py",
     "replicate/model/clock_skew.py",

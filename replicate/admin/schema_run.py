@@ -11,6 +11,7 @@ the first row; standing aside (roles/schema_fence.py).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 from replicate.daemon.files import DaemonFiles
 from replicate.door.recovery.opening import close_door
 from replicate.door.secondary import open_apply_session
-from replicate.errors import NotSupportedError, PermissionRefusedError, ReplicateError, UsageError
+from replicate.errors import NotSupportedError, NotWriterError, PermissionRefusedError, ReplicateError, UsageError
 from replicate.instance.instance import Instance
 from replicate.model.elements import PLACED, left_out
 from replicate.model.told_fences import ToldFence
@@ -27,7 +28,7 @@ from replicate.region.sqlite.apply.rows import RowApplier
 from replicate.region.sqlite.checkpoint import sync_wal
 from replicate.region.sqlite.sql.elements import element_of_text
 from replicate.region.sqlite.sql.statements import split
-from replicate.roles.schema_fence import fence, unfence
+from replicate.roles.schema_fence import fence, fences, unfence
 
 
 class SchemaRun(NamedTuple):
@@ -108,16 +109,23 @@ def run_fenced(
     with closing(connect(region)) as connection:
         _run_all(connection, texts, where)
         connection.rollback()
-    is_once = fence(instance, timeout_s=timeout_s, is_once=True, waits=waits).is_once
-    try:
-        with closing(connect(region)) as connection:
-            _run_all(connection, texts, where)
-            connection.commit()
-            return FencedRun(region, len(texts), connection.last_seqno, not is_once)
-    except (UsageError, NotSupportedError):
-        if is_once:
-            unfence(instance, timeout_s=timeout_s)
-        raise
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        left_s = max(0.0, deadline_s - time.monotonic())
+        is_once = fence(instance, timeout_s=left_s, is_once=True, waits=waits).is_once
+        try:
+            with closing(connect(region)) as connection:
+                _run_all(connection, texts, where)
+                connection.commit()
+                return FencedRun(region, len(texts), connection.last_seqno, not is_once)
+        except (UsageError, NotSupportedError):
+            if is_once:
+                unfence(instance, timeout_s=timeout_s)
+            raise
+        except NotWriterError:
+            # One more supplier was heard of since all stood aside: it is waited for, too.
+            if not any(one.is_own and not one.is_closed for one in fences(instance)):
+                raise
 
 
 def _run_all(connection: Any, texts: Sequence[str], where: str) -> None:

@@ -46,7 +46,7 @@ def list_(all_of_them: bool, table: str, shows_orphans: bool) -> int:
     found = look_at_conflicts(opened.conflict_directory, _applied(opened))
     rows = [(str(one.seqno), one.state, f"{one.operation} {one.table}: {one.reason}") for one in found]
     merged = merges(opened, all_of_them=all_of_them, table=table)
-    rows += [(f"m{one.id}", one.state, _told(one)) for one in merged]
+    rows += [(one.id, one.state, _told(one)) for one in merged]
     alone = orphans(opened) if shows_orphans else []
     lines = columns(rows)
     lines += [f"row {one.key} of {one.table} names a row of {one.parent} that is not there" for one in alone]
@@ -79,7 +79,7 @@ def show(number: int | str | None) -> None:
     if isinstance(number, str):
         from replicate.roles.merge_losses import merge_of
 
-        one = merge_of(open_instance(DOOR), int(number[1:]))
+        one = merge_of(open_instance(DOOR), number)
         emit(one, _merge_lines(one))
         return
     seqno = number
@@ -104,8 +104,8 @@ def take(number: int | str, values: tuple[str, ...], timeout_s: float) -> None:
 
     opened, given = open_instance(), dict(map(_assignment, values))
     with closing(connect(opened.path, opened.regions[0].name, timeout=timeout_s)) as connection:
-        one = taken(opened, connection, _merge_number(number), given)
-    emit(one, [f"m{one.id} is written, and settled"])
+        one = taken(opened, connection, _merge_id(number), given)
+    emit(one, [f"{one.id} is written, and settled"])
 
 
 @conflict.command()
@@ -117,7 +117,7 @@ def settle(numbers: tuple[int | str, ...], all_of_them: bool) -> None:
     from replicate.roles.merge_losses import settle as settled
 
     opened = open_instance()
-    chosen = [one.id for one in merges(opened)] if all_of_them else [_merge_number(one) for one in numbers]
+    chosen = [one.id for one in merges(opened)] if all_of_them else [_merge_id(one) for one in numbers]
     if not chosen and not all_of_them:
         raise UsageError("no merge is named", do="Name some (m1 m2), or all that are open: --all")
     count = settled(opened, chosen)
@@ -149,12 +149,12 @@ def export(file: Path, all_of_them: bool) -> None:
     emit({"file": str(file), "merges": len(found)}, [f"{len(found)} in {file}"])
 
 
-def _merge_number(number: int | str) -> int:
+def _merge_id(number: int | str) -> str:
     if not isinstance(number, str):
         raise UsageError(
             f"{number} is a transaction at which the Update Process stopped, no merge", do="Merges are m1, m2, …"
         )
-    return int(number[1:])
+    return number
 
 
 def _assignment(text: str) -> tuple[str, Any]:
@@ -180,7 +180,7 @@ def _merge_lines(one: ShownMerge) -> list[str]:
     for name in dict.fromkeys((*one.lost, *left)):
         here = repr(left[name]) if name in left else ""
         rows.append((name, repr(one.lost[name]) if name in one.lost else "", here))
-    head = f"m{one.id}, {one.state}: {_told(one)}"
+    head = f"{one.id}, {one.state}: {_told(one)}"
     who = f"lost: by {one.loser} at {one.loser_time}; instead of it: by {one.winner} at {one.winner_time}"
     return [head, who, f"in transaction {one.seqno} here", *columns(rows)]
 

@@ -90,11 +90,12 @@ def _added(opened: Instance, known: PeerEntry | None, entry: PeerEntry) -> list[
     at = f"peer {entry.name} {entry.whereabouts}"
     is_running = DaemonFiles(opened.path, name).lock.probe() is not None
     if entry.by_packets:
+        where = "where it has no copy yet, " * opened.is_supplier
         do = (
             f"stop its Source Server: {stop_command(name)}"
             if is_running
-            else f"seed it: replicate -i {opened.named} seed --to-file FILE --for {entry.name}; then, again and again: "
-            f"replicate -i {opened.named} packet export --to {entry.name}"
+            else f"{where}seed it: replicate -i {opened.named} seed --to-file FILE --for {entry.name}; then, again and "
+            f"again: replicate -i {opened.named} packet export --to {entry.name}"
         )
         return [f"{at} registered" + (" already" if known == entry else ""), f"next: {do}"]
     start = start_again(opened, name)

@@ -135,7 +135,7 @@ def wait_for_origin(instance: Instance, origin: str, origin_seqno: int, *, timeo
             return OriginReached(name, incarnation, found.last)
         if time.monotonic() >= deadline_s:
             last = "none of it is here" if found.last == NOTHING else f"the last one is {found.last}"
-            do = f"replicate -i {instance.named} status names who is behind"
+            do = f"replicate -i {instance.named} status shows what each source has sent"
             if found.newest > incarnation:
                 do += f"; {name} has begun incarnation {found.newest} since, which counts from 1 again"
             raise TryAgainError(

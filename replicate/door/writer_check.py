@@ -134,11 +134,12 @@ class WriterCheck:
     @staticmethod
     def _moved(part: RegionPart, writers: Writers, partition: int, door: Door) -> NotWriterError:
         name = door.instance.partitions_now().name(partition)
-        others = ", ".join(sorted(name_of(door, one) for one in writers.others(partition)))
+        others = sorted(name_of(door, one) for one in writers.others(partition))
+        leave = "; ".join(f"replicate -i {one} partition leave {name}" for one in others)
         return NotWriterError(
-            f"a table is moved into, or out of, partition {name}, which {others} writes, too",
+            f"a table is moved into, or out of, partition {name}, which {', '.join(others)} writes, too",
             where=part.where,
-            do=f"Have it left first: replicate -i INSTANCE partition leave {name}; then share it again",
+            do=f"Have it left first, there: {leave}; then share it again",
             partition=name,
         )
 

@@ -36,11 +36,11 @@ REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ShownMerge:
-    """What was lost in one merge. `lost`: the values, by column; of a row that gave way, and of a delete, the whole
-    row. `left`: the row that is there instead, None where it is gone; of one that gave way, the key of the other one.
-    `loser`, `winner`: who wrote them; `loser_time`, `winner_time`: when."""
+    """What was lost in one merge. `id`: m1, m2, …, as commands name it. `lost`: the values, by column; of a row that
+    gave way, and of a delete, the whole row. `left`: the row that is there instead, None where it is gone; of one that
+    gave way, the key of the other one. `loser`, `winner`: who wrote them; `loser_time`, `winner_time`: when."""
 
-    id: int
+    id: str
     state: str
     seqno: int
     table: str
@@ -94,7 +94,7 @@ def _shown(one: MergedRow, names: Mapping[int, str], key_at: Sequence[int]) -> S
     }
     named = columns if lost.what != "unique" else key_columns
     return ShownMerge(
-        one.number,
+        f"m{one.number}",
         one.state,
         merged.seqno,
         merged.table,
@@ -110,12 +110,16 @@ def _shown(one: MergedRow, names: Mapping[int, str], key_at: Sequence[int]) -> S
     )
 
 
-def merge_of(instance: Instance, number: int) -> ShownMerge:
+def merge_of(instance: Instance, merge_id: str) -> ShownMerge:
     """One of them. NotFoundError."""
     for one in merges(instance, all_of_them=True):
-        if one.id == number:
+        if one.id == merge_id:
             return one
-    raise NotFoundError(f"nothing was lost under the number {number}", where=str(instance.path))
+    raise _unknown(instance, merge_id)
+
+
+def _unknown(instance: Instance, merge_id: str) -> NotFoundError:
+    return NotFoundError(f"nothing was lost under the number {merge_id}", where=str(instance.path))
 
 
 def orphans(instance: Instance) -> list[Orphan]:
@@ -125,14 +129,19 @@ def orphans(instance: Instance) -> list[Orphan]:
     return [Orphan(*found) for found in orphans_of(instance.regions[0].path, instance.regions[0].uuid)]
 
 
-def settle(instance: Instance, numbers: Sequence[int]) -> int:
+def settle(instance: Instance, merge_ids: Sequence[str]) -> int:
     """They are looked at; how many were open. NotFoundError where one of them is not there: nothing is settled then."""
     known = {one.id for one in merges(instance, all_of_them=True)}
-    for number in numbers:
-        if number not in known:
-            raise NotFoundError(f"nothing was lost under the number {number}", where=str(instance.path))
+    for one in merge_ids:
+        if one not in known:
+            raise _unknown(instance, one)
     with _written(instance) as connection:
-        return settle_merged(connection, numbers)
+        return settle_merged(connection, list(map(_number, merge_ids)))
+
+
+def _number(merge_id: str) -> int:
+    """As the region numbers them."""
+    return int(merge_id.removeprefix("m"))
 
 
 def purge(instance: Instance) -> int:
@@ -141,18 +150,18 @@ def purge(instance: Instance) -> int:
         return forget_merged(connection)
 
 
-def take(instance: Instance, connection: Any, number: int, values: Mapping[str, Any]) -> ShownMerge:
+def take(instance: Instance, connection: Any, merge_id: str, values: Mapping[str, Any]) -> ShownMerge:
     """Write what was lost once more, by a commit of its own: a value into the row that is there, a whole row where it
     is gone, a delete. `connection`: an application's, to the instance's region. `values`: columns that are to be other
     ones, as where a unique value is taken. It is settled then. NotFoundError, UsageError (settled already, an unknown
     column), ConflictError (the row cannot be written so, or the schema has changed), and what a commit raises."""
-    one = merge_of(instance, number)
+    one = merge_of(instance, merge_id)
     if one.state != OPEN:
-        raise UsageError(f"number {number} is settled already", where=str(instance.path))
+        raise UsageError(f"{merge_id} is settled already", where=str(instance.path))
     if not instance.is_supplier or not instance.takes_writes:
         raise NotPrimaryError(f"{instance.name} takes no writes", where=str(instance.path))
     with closing(KIND.reader(instance.regions[0].path, region=instance.regions[0].uuid)) as opened:
-        merged = next(found.merged for found in opened.merges() if found.number == number)
+        merged = next(found.merged for found in opened.merges() if found.number == _number(merge_id))
     columns = _columns_now(connection, one)
     for name in values:
         if name not in columns:
@@ -168,7 +177,7 @@ def take(instance: Instance, connection: Any, number: int, values: Mapping[str, 
             do="Give the column another value: --value COLUMN=VALUE",
             table=one.table,
         ) from error
-    settle(instance, [number])
+    settle(instance, [merge_id])
     return one
 
 
@@ -182,8 +191,8 @@ def _columns_now(connection: Any, one: ShownMerge) -> list[str]:
     what = f"column {gone[0]} of table {one.table}" if columns else f"table {one.table}"
     raise ConflictError(
         f"{what} is not there any more: the schema has changed since",
-        do=f"Write what is to be kept of it yourself (replicate -i INSTANCE conflict show m{one.id}); then: replicate "
-        f"-i INSTANCE conflict settle m{one.id}",
+        do=f"Write what is to be kept of it yourself (replicate -i INSTANCE conflict show {one.id}); then: replicate "
+        f"-i INSTANCE conflict settle {one.id}",
         table=one.table,
     )
 

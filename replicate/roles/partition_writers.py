@@ -244,7 +244,8 @@ def supplier_named(door: Door, name: str) -> bytes:
         raise NotFoundError(
             f"no supplier {name} has written here yet; there are {', '.join(sorted(uuids))}",
             where=str(door.instance.path),
-            do="A supplier is known once its stream has come here: start the Source Server there",
+            do="A supplier is known once its stream, or a packet of it, has come here: start the Source Server there, "
+            f"or import here what replicate -i {name} packet export --to {door.instance.name} has written",
         )
     return uuids[name]
 

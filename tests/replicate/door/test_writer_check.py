@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from replicate.admin import partitions
 from replicate.dbapi import Connection, OperationalError
-from replicate.roles.partition_writers import give
+from replicate.errors import NotWriterError
+from replicate.roles.partition_writers import give, share
 from tests.harness.suppliers import Suppliers
 
 
@@ -78,3 +80,11 @@ def test_a_connection_that_is_open_learns_of_each_change_of_the_writer(two: Supp
         connection.close()
     two.level()
     two.assert_converged()
+
+
+def test_a_table_that_leaves_what_several_write_names_who_has_to_leave_first(two: Suppliers) -> None:
+    partitions.create(two.by["a"], "apart")
+    share(two.by["a"], "DEFAULT", "b", keys_chosen=True, timeout_s=30)
+    with pytest.raises(NotWriterError, match="which b writes, too") as caught:
+        partitions.assign(two.by["a"], "apart", ["ta"])
+    assert "replicate -i b partition leave DEFAULT; then" in caught.value.do

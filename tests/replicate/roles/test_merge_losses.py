@@ -63,9 +63,9 @@ def test_what_is_taken_back_comes_to_all(two: Suppliers) -> None:
     two.assert_converged()
     assert two.rows("a")["ta"][0] == (1, "of a", 0)
     assert merges(two.by["b"]) == []
-    assert merge_of(two.by["b"], 1).state == "settled"
+    assert merge_of(two.by["b"], "m1").state == "settled"
     with pytest.raises(UsageError, match="settled already"):
-        take(two, "b", 1, {})
+        take(two, "b", "m1", {})
 
 
 def test_a_delete_that_came_to_nothing_is_done_once_more(two: Suppliers) -> None:
@@ -114,15 +114,15 @@ def test_settled_ones_are_kept_until_they_are_purged(two: Suppliers) -> None:
     run(two, "b", "UPDATE ta SET v = 'of b'")
     two.level()
     site = two.by["a"]
-    with pytest.raises(NotFoundError, match="number 9"):
-        settle(site, [1, 9])
+    with pytest.raises(NotFoundError, match="number m9"):
+        settle(site, ["m1", "m9"])
     assert len(merges(site)) == 3
-    assert settle(site, [1, 2]) == 2
-    assert settle(site, [1, 2]) == 0
-    assert [one.id for one in merges(site)] == [3]
-    assert [one.id for one in merges(site, all_of_them=True)] == [1, 2, 3]
+    assert settle(site, ["m1", "m2"]) == 2
+    assert settle(site, ["m1", "m2"]) == 0
+    assert [one.id for one in merges(site)] == ["m3"]
+    assert [one.id for one in merges(site, all_of_them=True)] == ["m1", "m2", "m3"]
     assert purge(site) == 2
-    assert [one.id for one in merges(site, all_of_them=True)] == [3]
+    assert [one.id for one in merges(site, all_of_them=True)] == ["m3"]
 
 
 def test_a_child_whose_parent_was_deleted_meanwhile_is_found(two: Suppliers) -> None:
@@ -145,9 +145,9 @@ def test_a_value_that_another_row_has_by_now_is_refused_with_the_way_out(two: Su
     run(two, "a", "UPDATE named SET name = 'lost' WHERE id = 'q'")
     site = two.by["a"]
     with pytest.raises(ConflictError, match=r"UNIQUE constraint failed: named.name.*--value COLUMN=VALUE"):
-        take(two, "a", 1, {})
-    assert [one.id for one in merges(site)] == [1], "it is open still"
-    take(two, "a", 1, {"name": "another"})
+        take(two, "a", "m1", {})
+    assert [one.id for one in merges(site)] == ["m1"], "it is open still"
+    take(two, "a", "m1", {"name": "another"})
     assert ("p", "another", 1) in two.rows("a")["named"]
 
 
@@ -167,14 +167,14 @@ def test_what_was_lost_has_no_place_after_a_change_of_the_schema(two: Suppliers)
         take(two, "b", lost["named"], {})
     take(two, "b", lost["ta"], {"more": "given"})
     assert two.rows("b")["ta"][0] == (1, "a", 0, "given")
-    shown = command(two.by["b"], "take", f"m{lost['child']}")
+    shown = command(two.by["b"], "take", lost["child"])
     assert isinstance(shown.exception, ConflictError)
-    assert f"conflict settle m{lost['child']}" in shown.exception.do
+    assert f"conflict settle {lost['child']}" in shown.exception.do
 
 
-def take(made: Suppliers, name: str, number: int, values: dict[str, object]) -> None:
+def take(made: Suppliers, name: str, merge_id: str, values: dict[str, object]) -> None:
     with closing(made.connect(name)) as connection:
-        take_back(made.by[name], connection, number, values)
+        take_back(made.by[name], connection, merge_id, values)
 
 
 # By command.
@@ -199,8 +199,11 @@ def test_by_command(two: Suppliers, tmp_path: Path) -> None:
     file = tmp_path / "lost.jsonl"
     assert command(site, "export", str(file), "--all").exit_code == 0
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [(one["id"], one["state"]) for one in lines] == [(1, "settled"), (2, "open"), (3, "open")]
+    assert [(one["id"], one["state"]) for one in lines] == [("m1", "settled"), ("m2", "open"), ("m3", "open")]
     assert isinstance(command(site, "export", str(file)).exception, AlreadyExistsError)
+    as_json = CliRunner().invoke(root, ["-i", str(site.path), "--json", "conflict", "list"])
+    for one in json.loads(as_json.output)["merges"]:
+        assert f"{one['id']}, open" in command(site, "show", one["id"]).output, "a script gives it back as it is"
     assert "2 settled" in command(site, "settle", "--all").output
     assert "3 purged" in command(site, "purge").output
     assert command(site, "list").output == "there is none\n"

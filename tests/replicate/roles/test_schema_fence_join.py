@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from replicate.dbapi import OperationalError
+from replicate.admin.schema_run import run_fenced
+from replicate.dbapi import Connection, OperationalError, connect
 from replicate.errors import BusyError, TryAgainError
+from replicate.model.told_fences import ToldFence
 from replicate.roles.merge_losses import merges
 from replicate.roles.partition_writers import leave, share
 from replicate.roles.schema_fence import fence, fences, unfence
@@ -39,6 +41,12 @@ def joins(made: Suppliers) -> None:
     """c is linked with the others, and its first word comes."""
     made.names = ("a", "b", "c")
     made.level()
+
+
+def columns(made: Suppliers, name: str) -> list[str]:
+    """Of u, at a site."""
+    with closing(made.connect(name)) as connection:
+        return [row[1] for row in connection.execute("PRAGMA table_info (u)")]
 
 
 def let_write(made: Suppliers) -> None:
@@ -132,6 +140,32 @@ def test_one_that_is_heard_of_late_is_waited_for(two: Suppliers) -> None:
     unfence(two.by["a"], timeout_s=30)
     two.level()
     two.assert_converged()
+
+
+def test_one_that_is_heard_of_between_the_fence_and_the_change_is_waited_for_too(two: Suppliers) -> None:
+    convert(two.seed_one_more("c"), "supplier", timeout_s=30)
+    joined = Suppliers(two.directory, ("a", "b", "c"))
+    joined.by = two.by
+    waited_for = list[tuple[str, ...]]()
+    connections = iter(range(3))
+
+    def connect_late(name: str) -> Connection:
+        """The first one tries the statements; as the second one is made all stand aside, and the change begins."""
+        if next(connections) == 1:
+            joined.carry("c", "a")
+        return connect(two.by["a"].path, name)
+
+    def waits(found: ToldFence) -> None:
+        waited_for.append(found.awaited)
+        (joined if found.awaited == ("c",) else two).level()
+
+    done = run_fenced(two.by["a"], MORE, connect_late, where="change.sql", timeout_s=30, waits=waits)
+    assert not done.stays_fenced
+    assert waited_for[0] == ("b",)
+    assert ("c",) in waited_for
+    joined.level()
+    joined.assert_converged()
+    assert all("more" in columns(joined, name) for name in joined.names)
 
 
 @pytest.mark.slow

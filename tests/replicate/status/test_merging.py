@@ -37,7 +37,7 @@ def test_values_that_were_lost_are_told_until_they_are_settled(two: Suppliers) -
     assert found(site) == []
     two.level()
     assert found(site) == [("MERGES_OPEN", "1 value that was lost in a merge was not looked at")]
-    settle(site, [1])
+    settle(site, ["m1"])
     assert found(site) == []
 
 
