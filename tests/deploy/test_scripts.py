@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -98,9 +99,9 @@ esac
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ((), "--campaign-hours 1 --campaign-seed 1 tests/deploy/long_form.py"),
+        ((), "--campaign-hours 1 --campaign-seed {today} tests/deploy/long_form.py"),
         (("--seed=7", "--hours", "3"), "--campaign-hours 3 --campaign-seed 7 tests/deploy/long_form.py"),
-        (("-k", "fresh"), "--campaign-hours 1 --campaign-seed 1 tests/deploy/long_form.py -k fresh"),
+        (("-k", "fresh"), "--campaign-hours 1 --campaign-seed {today} tests/deploy/long_form.py -k fresh"),
     ],
 )
 def test_the_long_form_is_one_run_of_pytest(
@@ -116,9 +117,13 @@ def test_the_long_form_is_one_run_of_pytest(
         path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{environment / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("JAVA_HOME", "")
+    before = datetime.now(UTC)
     done = run(CHECKOUT / "deploy" / "test", "--environment", environment, "--long", *words)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"-m pytest -q -s {expected}"]
+    today = {f"{one:%Y%m%d}" for one in (before, datetime.now(UTC))}  # by night it may be midnight just then
+    assert done.stdout.splitlines() in [[f"-m pytest -q -s {expected.format(today=one)}"] for one in today]
+    seed = done.stdout.partition("--campaign-seed ")[2].split()[0]
+    assert f"deploy/test --long --seed {seed} " in done.stderr
 
 
 def test_the_long_form_runs_readmes_command_in_a_fresh_debian_and_is_skipped_by_name_elsewhere(

@@ -1,10 +1,11 @@
 """Worlds of suppliers that are no processes, by the thousand: rows as registers, packets, retirements, real databases.
 
-    python -m tests.faults.supplier_worlds [--seed N] [--seconds S] [--worlds N]
+    python -m tests.faults.supplier_worlds [--seed N] [--seconds S] [--worlds N] [--again KIND SEED]
 
 A world is two to five sites, linked as pair, mesh, ring, star or line, whose clocks differ; what they do is chosen at
 random. In the end each has everything, the same rows, those that a fold of all transactions gives, and has kept every
 value that was lost. `--worlds` in memory, then worlds of real databases until the time is over (without one: a few).
+`--again`: only that one, as it was printed where it went wrong.
 Guarantees: the seed of each world follows from ours, and is printed where it went wrong.
 Leaves to others: what a world is (harness, and the tests that live a few in every run).
 """
@@ -20,7 +21,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -93,6 +94,8 @@ IN_MEMORY: Final[Mapping[str, tuple[Callable[[int, Counter[str]], None], int]]] 
     "retiring": (of_retiring, 1),
 }
 """And so many of them before the next kind comes."""
+DATABASES: Final = "databases"
+WORLDS_OF: Final = {**{kind: world for kind, (world, _) in IN_MEMORY.items()}, DATABASES: of_databases}
 
 
 def live(kind: str, world: Callable[[int, Counter[str]], None], seed: int, figures: Counter[str]) -> None:
@@ -103,10 +106,15 @@ def live(kind: str, world: Callable[[int, Counter[str]], None], seed: int, figur
         world(seed, figures)
     except Exception:
         figures[WRONG] += 1
-        print(f"a world of {kind}, seed {seed}:\n{traceback.format_exc(limit=-3)}", flush=True)
+        told = f"a world of {kind}, seed {seed} (the same one: --again {kind} {seed})"
+        print(f"{told}:\n{traceback.format_exc(limit=-3)}", flush=True)
 
 
 def work(options: argparse.Namespace, figures: Counter[str]) -> None:
+    if options.again is not None:
+        kind, seed = options.again[0], int(options.again[1])
+        live(kind, WORLDS_OF[kind], seed, figures)
+        return
     is_timed = math.isfinite(options.seconds)
     first = options.seed * SEEDS_APART
     kinds = [kind for kind, (_, count) in IN_MEMORY.items() for _ in range(count)]
@@ -118,13 +126,21 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
     dice, number = random.Random(options.seed), 0
     while figures[WRONG] < MOST_WRONG and (time.monotonic() < options.deadline_s if is_timed else number < REAL):
         number += 1
-        live("databases", of_databases, first + dice.randrange(SEEDS_APART), figures)
+        live(DATABASES, of_databases, first + dice.randrange(SEEDS_APART), figures)
+
+
+def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """As the command line has them; None: this process's."""
+    made = parser("tests.faults.supplier_worlds")
+    made.add_argument("--worlds", type=int, default=WORLDS)
+    made.add_argument("--again", nargs=2, metavar=("KIND", "SEED"), help=f"one world: {', '.join(WORLDS_OF)}")
+    return made.parse_args(words)
 
 
 def main() -> int:
-    made = parser("tests.faults.supplier_worlds")
-    made.add_argument("--worlds", type=int, default=WORLDS)
-    return run_part(made.parse_args(), work, (WRONG, "parts that failed"), least=LEAST)
+    options = options_of()
+    least = LEAST if options.again is None else LEAST[:1]
+    return run_part(options, work, (WRONG, "parts that failed"), least=least)
 
 
 if __name__ == "__main__":

@@ -115,14 +115,32 @@ def test_stamps_that_are_forgotten_too_early_are_found_in_worlds(monkeypatch: py
 
 
 def test_the_part_lives_as_many_worlds_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = worlds.parser("worlds").parse_args([])
-    options.worlds, options.deadline_s = 10, 0.0
+    options = worlds.options_of(["--worlds", "10"])
+    options.deadline_s = 0.0
     monkeypatch.setattr(worlds, "of_databases", lambda *_: None)  # each takes seconds
     figures: Counter[str] = Counter()
     worlds.work(options, figures)
     assert figures["supplier worlds"] == 10 + worlds.REAL
     assert figures["supplier worlds: databases"] == worlds.REAL
     assert figures[worlds.WRONG] == 0
+
+
+def test_a_world_that_went_wrong_is_lived_again_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it was printed."""
+    monkeypatch.setattr(worlds.registers, "lost", lambda *_: [])
+    figures: Counter[str] = Counter()
+    seed = 0
+    while not figures[worlds.WRONG]:
+        seed += 1
+        worlds.live("registers", worlds.of_registers, seed, figures)
+    words = capsys.readouterr().out.partition("--again ")[2].partition(")")[0]
+    assert words == f"registers {seed}"
+    again: Counter[str] = Counter()
+    worlds.work(worlds.options_of(["--again", *words.split()]), again)
+    assert again["supplier worlds"] == again[worlds.WRONG] == 1
+    assert f"a world of registers, seed {seed} " in capsys.readouterr().out
 
 
 @pytest.mark.long
