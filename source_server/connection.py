@@ -28,6 +28,7 @@ from replicate.errors import (
     FilterError,
     JournalIOError,
     JournalMissingError,
+    PeerUnreachableError,
     PoolReplacedError,
     ReplicateError,
 )
@@ -221,7 +222,10 @@ class SourceConnection:
         consumer.say(
             "peer introduced", instance, peer_instance=instance, release=peer.release, protocol=protocol, **filters
         )
-        consumer.tell("waiting for restart")
+        failed = str(consumer.context.facts.get("last_error") or "")
+        # It is reached now. What it has refused stands until the stream begins: it may refuse that again.
+        is_over = failed.startswith(f"{PeerUnreachableError.code}: ")
+        consumer.tell("waiting for restart", **({"last_error": None} if is_over else {}))
         try:
             consumer.met(peer.instance)
         except ReplicateError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from replicate.instance.instance import Instance
 
 PREFIX = "source-"
+SHOWN_S_MAX = 5.0
+"""So long a command waits at most until the daemon's status shows what it was told."""
 peer_option = click.option(
     "--peer", metavar="NAME", shell_complete=peers, help="The peer; may be left out where there is only one."
 )
@@ -202,5 +205,18 @@ def _told(opened: Instance, entry: PeerEntry, text: str) -> None:
 
     name = PREFIX + entry.name
     is_running = give(opened, name, FOLLOW) is not None
+    if is_running:
+        _wait_until_shown(opened, name, entry.mode)
     lines = [f"{name}: {text}"] + ([] if is_running else [f"it does not run; next: {start_again(opened, name)}"])
     emit({"daemon": name, "mode": entry.mode, "address": f"{entry.host}:{entry.port}", "is_running": is_running}, lines)
+
+
+def _wait_until_shown(opened: Instance, name: str, mode: str) -> None:
+    """What is asked next should show it. A daemon writes its status once a second; a slow disk holds nobody up here."""
+    files = DaemonFiles(opened.path, name)
+    until_s = time.monotonic() + SHOWN_S_MAX
+    while time.monotonic() < until_s:
+        said = files.read_status()
+        if said is None or not said.is_running or said.facts.get("mode") == mode:
+            return
+        time.sleep(0.05)

@@ -25,6 +25,7 @@ from replicate.compare.index_found import (
     with_part,
 )
 from replicate.compare.patrol_rounds import Place, is_within, pause_s
+from replicate.door.recovery.opening import SEEDING_MARKER
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.settings.load import parse_hours
@@ -92,9 +93,13 @@ class IndexPatrol:
         return {**found, "index_damaged": len(damaged)} if found or damaged else {}
 
     def _place(self) -> Place | None:
-        """Where it stands, or the beginning of a round, as soon as one is due."""
-        if self._is_forgotten():
+        """Where it stands, or the beginning of a round, as soon as one is due. None, too, while a seed replaces the
+        regions, and before there is one: no round has looked at them then."""
+        is_seeded = not (self._instance.path / SEEDING_MARKER).exists()
+        if self._is_forgotten() or not is_seeded:
             self.found, self._is_kept = IndexesFound(), False
+        if not is_seeded:
+            return None
         at = standing_at(self.found)
         if at is not None:
             return at
@@ -104,7 +109,7 @@ class IndexPatrol:
             return None
         with suppress(ReplicateError):  # what is wrong with the file, `status` says
             self._instance.reload()
-        return Place(now_ns)
+        return Place(now_ns) if self._instance.regions else None
 
     def _is_forgotten(self) -> bool:
         """Whether a seed, or a reindex, has ended what was found."""

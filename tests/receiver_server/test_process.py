@@ -320,6 +320,21 @@ async def test_not_seeded_yet_the_source_is_kept_and_served_later(pair: Pair, mo
         assert len(source.log.events("connection made")) == 1
 
 
+async def test_a_source_that_came_first_does_not_call_the_secondary_unreachable_while_it_waits_for_its_seed(
+    pair: Pair,
+) -> None:
+    """The first hour: status of the primary said that nobody listens, beside a connection that stood."""
+    port = free_port()
+    point(pair.primary, "west", port)
+    async with servers() as running:
+        source = running.source(pair.primary)
+        await wait_until_async(lambda: "UNREACHABLE" in str(source.facts.get("last_error")))
+        receiver = await running.receiver(pair.secondary, receiver__listen=f"127.0.0.1:{port}")
+        await wait_until_async(lambda: receiver.facts.get("state") == "waiting for the seed")
+        await wait_until_async(lambda: source.facts.get("state") == "waiting for restart")
+        assert source.facts["last_error"] is None
+
+
 async def test_the_update_process_is_missed_aloud(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ALARM_PERIOD_S", 0.3)
     monkeypatch.setattr(module, "UPDATE_DEAD_AFTER_S", 0.5)

@@ -36,13 +36,14 @@ def test_the_commands_of_the_manual(street: Street) -> None:
     deactivate, status, activate, stop, start, moved = lines
     said = street.run(*deactivate).stdout
     assert "source-secondary: passive; the journal is kept for it" in said
-    wait_until(lambda: "passive" in street.run(*status).stdout, what="its status is written once a second")
+    assert "  mode                     passive\n" in street.run(*status).stdout  # at once
     assert "source-secondary: passive already" in street.run(*deactivate).stdout
     assert {"PEER_PASSIVE"} == {code for code in findings(street) if code.startswith("PEER")}
     assert "peer secondary: passive" in street.on(street.primary, "status", check=False).stdout
     waiting = street.write("INSERT INTO audit VALUES ('asleep', 1)")  # applications go on
     assert street.last_seqno(street.secondary) < waiting
     assert "source-secondary: active; " in street.run(*activate).stdout
+    assert "  mode                     active\n" in street.run(*status).stdout
     assert "source-secondary: active already" in street.run(*activate).stdout
     street.prove_equal()
     refused = street.run(*moved, check=False)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from replicate.compare.index_found import forget_indexes
 from replicate.compare.last_compare import note_seeded
 from replicate.daemon.files import SEED, DaemonFiles, forget_failures
 from replicate.door.recovery.opening import ROLLBACK_MARKER, SEEDING_MARKER, begin_journal
@@ -262,7 +263,8 @@ def put_into_places(copies: Path, made: list[tuple[str, bytes, Path]]) -> None:
 
 
 def finish(secondary: Instance) -> None:
-    """The instance is seeded from here on."""
+    """The instance is seeded from here on. (What was found meanwhile is of what was here before.)"""
+    forget_indexes(secondary.path)
     remove_file(secondary.path / SEEDING_MARKER, "the mark of a seed under way could not be removed")
     forget_failures(secondary.path, "seed")
 

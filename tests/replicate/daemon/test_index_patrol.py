@@ -13,14 +13,17 @@ import trio
 
 from replicate.admin.reindexing import reindex_region
 from replicate.compare import index_check
-from replicate.compare.index_found import Looked, OrphanRows, look_at_indexes
+from replicate.compare.index_found import IndexesFound, Looked, OrphanRows, look_at_indexes
 from replicate.compare.patrol_rounds import Place
 from replicate.daemon import index_patrol
 from replicate.daemon.index_patrol import IndexPatrol
+from replicate.door.recovery.opening import SEEDING_MARKER
 from replicate.errors import DiskFullError
 from replicate.instance.instance import Instance
 from replicate.settings.table import ReceiverConfig
 from replicate.system.locks import FileLock
+from replicate.transfer.seed.install import finish
+from tests.harness.counting import count_calls
 from tests.harness.pair import Pair
 from tests.harness.servers import ListLog
 from tests.harness.stale_index import change_without_index
@@ -98,6 +101,36 @@ async def test_a_round_goes_on_where_it_was(pair: Pair, monkeypatch: pytest.Monk
     assert places[: len(before)] == before
     assert {place.round_wall_ns for place in places} == {before[0].round_wall_ns}
     assert patrol.found.whole.entries in (60, 65)
+
+
+@pytest.mark.trio
+async def test_what_was_looked_at_before_a_seed_is_not_told_of_what_came_with_it(
+    tmp_path: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A secondary that waited for its first copy said for an hour after it: all 0 entries verified."""
+    pair.secondary = Instance.create(
+        tmp_path / "new", role="secondary", network=pair.primary.content.network, name="north"
+    )
+    pair.primary.register_peer("north", "127.0.0.1", 7431)
+    looks = count_calls(monkeypatch, IndexPatrol, "_place")
+    patrol = patrol_of(pair.secondary)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(patrol.run)
+            await wait_until_async(looks.since_now(3))
+            assert patrol.found == IndexesFound()
+            await trio.to_thread.run_sync(pair.seed)
+            await wait_until_async(lambda: patrol.found.whole.ended_wall_ns)
+            assert patrol.found.whole.entries == 60
+            # While it is filled again, nothing is looked at, and what was found before is of other files.
+            seeding = pair.secondary.path / SEEDING_MARKER
+            seeding.touch()
+            await wait_until_async(lambda: patrol.found == IndexesFound())
+            assert not patrol.goes
+            finish(pair.secondary)
+            await wait_until_async(lambda: patrol.found.whole.ended_wall_ns)
+            assert patrol.found.whole.entries == 60
+            nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio
