@@ -184,6 +184,7 @@ class SupplierApplier:
     def close(self) -> None:
         """Take back what is not committed. The session and the pool stay the caller's."""
         self._barrier.close()
+        self._tending.close()
         self._abandon()
 
     def tell(self) -> None:

@@ -16,7 +16,7 @@ from replicate.door.absorb_stamps import bodies_of
 from replicate.door.recovery.opening import make_chain
 from replicate.door.secondary import ApplySession
 from replicate.door.seen_told import is_news
-from replicate.door.telling_transaction import tell
+from replicate.door.telling_transaction import SeenTeller
 from replicate.door.writer_check import name_of
 from replicate.errors import BusyError, ClockAheadError
 from replicate.journal.reader import ChainReader, LargeTransaction
@@ -33,12 +33,13 @@ LOOK_S: Final = 1.0
 
 
 class Tending:
-    """One per applier. Nothing is held between two calls."""
+    """One per applier. No lock is held between two calls; `close` it."""
 
     def __init__(self, session: ApplySession, merging: Merging, tell_seen_s: float) -> None:
         self._session = session
         self._merging = merging
         self._words = session.door.words
+        self._teller = SeenTeller(session.door)
         self._tell_seen_s = tell_seen_s
         self._untold = self._found_untold()
         """Transactions of others that were applied since ours told the last time."""
@@ -62,6 +63,10 @@ class Tending:
             isinstance(body, LargeTransaction) or (body[4] != own and _saying_more([body]) > 0)
             for body in bodies_of(reader, last_seqno)
         )
+
+    def close(self) -> None:
+        """What it tells by is given up."""
+        self._teller.close()
 
     def applied(self, bodies: Sequence[Sequence[Any]]) -> None:
         """Transactions of others were applied."""
@@ -130,7 +135,7 @@ class Tending:
             return  # it was restored: it tells once all that it had is back
         elif self._untold and (at_once or now_s - self._since_s >= self._tell_seen_s):
             try:
-                tell(session.door, timeout_s=LOOK_S)
+                self._teller.tell(timeout_s=LOOK_S)
             except (BusyError, ClockAheadError):
                 return
             self._untold = 0

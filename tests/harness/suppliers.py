@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import permutations
 from pathlib import Path
 
@@ -19,10 +19,11 @@ from replicate import connect
 from replicate.admin import partitions
 from replicate.admin.regions import add_region
 from replicate.dbapi import Connection
+from replicate.door.door import Door
 from replicate.door.recovery.opening import close_door, make_chain
 from replicate.door.secondary import ApplySession, open_apply_session
 from replicate.door.snapshot import door_of
-from replicate.door.telling_transaction import tell
+from replicate.door.telling_transaction import SeenTeller
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.limits import BATCH_BYTES_MAX
@@ -222,7 +223,7 @@ class Suppliers:
             merging.begin()
             merging.tend(session.position, is_idle=True)
             session.keep()
-            tell(session.door, timeout_s=30)
+            tell(session.door)
 
     def level(self, ways: Sequence[tuple[str, str]] = ()) -> None:
         """All have everything: round and round, each with each or over those ways, until nobody lacks anything."""
@@ -287,6 +288,12 @@ def run(made: Suppliers, name: str, *statements: str) -> None:
         connection.execute(statement)
     connection.commit()
     connection.close()
+
+
+def tell(door: Door) -> None:
+    """What an Update Process tells of what it has applied."""
+    with closing(SeenTeller(door)) as teller:
+        teller.tell(timeout_s=30)
 
 
 def work_through(applier: SupplierApplier | Applier) -> Done:

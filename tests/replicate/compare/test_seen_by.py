@@ -8,10 +8,9 @@ import pytest
 
 from replicate.compare.seen_by import SeenBy, seen_by
 from replicate.door.snapshot import door_of
-from replicate.door.telling_transaction import tell
 from replicate.errors import NotPrimaryError
 from tests.harness.pair import Pair
-from tests.harness.suppliers import Suppliers, shared
+from tests.harness.suppliers import Suppliers, shared, tell
 
 
 def rows(made: Suppliers, name: str) -> dict[str, SeenBy]:
@@ -31,7 +30,7 @@ def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suppliers:
 def tell_all(made: Suppliers) -> None:
     for name in made.names:
         with door_of(made.by[name]) as door:
-            tell(door, timeout_s=30)
+            tell(door)
     made.level()
 
 

@@ -10,13 +10,12 @@ import pytest
 
 from replicate.door.absorb_stamps import absorb, held_absorbed, shared_tables
 from replicate.door.snapshot import door_of, take_absorbed
-from replicate.door.telling_transaction import tell
 from replicate.errors import BusyError, DiskFullError
 from replicate.journal.reader import LargeTransaction
 from replicate.model.merged_row import Row, unpack_row
 from replicate.region.sqlite.apply.merge import RowMerger
 from replicate.region.sqlite.row_stamps import write_absorbed
-from tests.harness.suppliers import Suppliers, run, shared
+from tests.harness.suppliers import Suppliers, run, shared, tell
 
 
 @pytest.fixture
@@ -149,7 +148,7 @@ def test_what_everybody_has_is_stamped_where_something_else_that_is_before_it_is
     run(two, "a", "INSERT INTO ta VALUES (1, 'x', 0)")
     two.carry("a", "b")
     with door_of(two.by["b"]) as door:
-        tell(door, timeout_s=30)
+        tell(door)
     assert two.vector("b")[b][0] == last_b + 1, "b has told that it has that"
     assert stamped(two, "b", begin, {a: last_a + 1, b: last_b}) == []
 
