@@ -17,7 +17,14 @@ from typing import Final
 from crc32c import crc32c
 
 from replicate.errors import DivergedError, GapError
-from replicate.journal.frame import CHECK_OFFSET, FRAME_HEAD_BYTES, FRAME_PREFIX_BYTES, RENUMBERED, SEQNO_OFFSET
+from replicate.journal.frame import (
+    CHECK_OFFSET,
+    FRAME_HEAD_BYTES,
+    FRAME_PREFIX_BYTES,
+    OF_ORIGIN,
+    RENUMBERED,
+    SEQNO_OFFSET,
+)
 from replicate.journal.record import frame_damaged, pack_elements
 from replicate.model.transaction import Kind
 from replicate.model.vector import Position
@@ -77,12 +84,24 @@ class Lacking:
                     continue
                 if last_seqno == origin_seqno and last_chain != chain:
                     raise _other(origin, origin_seqno)
-                self.skipped += 1
-                self.looked += 1
-                offset += FRAME_PREFIX_BYTES + length
+                offset = self._pass_over(frames, offset + FRAME_PREFIX_BYTES + length, origin, last_seqno)
         except struct.error:
             raise frame_damaged("a frame's head is cut short", offset) from None
         return True
+
+    def _pass_over(self, frames: bytearray, offset: int, own: int, last: int) -> int:
+        """Pass over the frame that ends at `offset`, and those after it of its origin, `own`, that come before its
+        number `last`; after them. As much comes back as comes: a loop for it, in half of the time."""
+        end, unpack, passed = len(frames), OF_ORIGIN.unpack_from, 1
+        while offset < end:
+            length, _, origin, origin_seqno = unpack(frames, offset)
+            if origin != own or origin_seqno >= last:
+                break
+            offset += FRAME_PREFIX_BYTES + length
+            passed += 1
+        self.skipped += passed
+        self.looked += passed
+        return offset
 
     def _take_run(self, frames: bytearray, offset: int, last: int, most: int, room_bytes: int) -> int:
         """Take the frames of one origin that follow each other from `offset` on, up to the room that there is; after
