@@ -20,10 +20,11 @@ from typing import Any, Final, NamedTuple
 
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
-from replicate.journal.reader import ChainReader, SparseIndex
+from replicate.journal.reader import ChainReader, Place, SparseIndex
 from replicate.journal.record import FrameBatch, changes_of, decode_batch
 from replicate.model.seen import Told
 from replicate.model.transaction import Kind, Op, TableDefinition, changed_of
+from replicate.pool import control as word
 from replicate.region.protocol import RowKeys
 from update_process.window.columns import ONE_CHANGE, Changes, changes_by_columns
 
@@ -86,6 +87,8 @@ class UnstampedRows:
         """What gives the key, or both, of a change with that op, table and argument; nothing of what is no such row."""
         self._since = self.looked = -1
         """Rows are known of the transactions between: beyond the one, up to the other."""
+        self._place: Place | None = None
+        """Where in the journal the first one begins, or will, that was not looked at."""
         self._bytes = 0
         """Of those transactions."""
         self._bytes_max = min(BYTES_MAX, door.instance.config.journal.cap_bytes // 8)
@@ -95,6 +98,7 @@ class UnstampedRows:
         self._parts.clear()
         self._keys.clear()
         self._since = self.looked = absorbed
+        self._place = None
         self._bytes = 0
 
     @property
@@ -108,23 +112,28 @@ class UnstampedRows:
         return self._bytes > self._bytes_max
 
     def look(self, absorbed: int, last_seqno: int, stable: Mapping[int, int]) -> bool:
-        """Learn what our journal's transactions up to `last_seqno` have written; False where they cannot be held.
-        `absorbed`: up to there all rows bear stamps. `stable`: origin -> the last of its transactions that everybody
-        has. Raises what reading the journal raises."""
+        """Learn what our journal's transactions up to `last_seqno` have written, while it stands still; False where
+        they cannot be held. `absorbed`: up to there all rows bear stamps. `stable`: origin -> the last of its
+        transactions that everybody has. Raises what reading the journal raises."""
         if not self._since <= absorbed < self.looked:
             self.forget(absorbed)
         for origin, parts in self._parts.items():
             while parts and parts[0].last <= stable.get(origin, 0):
                 parts.popleft()
         if last_seqno == self.looked or self._read(last_seqno, stable):
-            self.looked = last_seqno
+            self.looked, words = last_seqno, self._door.words
+            first_seqno, end = words[word.SEGMENT_FIRST_SEQNO], words[word.END_OFFSET]
+            # Another one may take the place of a segment in which nothing is.
+            is_there = first_seqno <= last_seqno == words[word.LAST_SEQNO]
+            self._place = (first_seqno, end) if is_there else None
             return True
         self.forget()
         return False
 
     def _read(self, last_seqno: int, stable: Mapping[int, int]) -> bool:
         held = sum(part.count for parts in self._parts.values() for part in parts)
-        with closing(ChainReader(make_chain(self._door.instance), self.looked + 1, self._walked)) as reader:
+        chain = make_chain(self._door.instance)
+        with closing(ChainReader(chain, self.looked + 1, self._walked, self._place)) as reader:
             while reader.next_seqno <= last_seqno and (found := reader.read(READ_BYTES, last_seqno)) is not None:
                 if not isinstance(found, FrameBatch):
                     return False
@@ -170,6 +179,8 @@ class UnstampedRows:
         if next_ones.first_seqno == self.looked + 1:  # else it is read from there when it is looked for
             self.looked = next_ones.last_seqno
             self._bytes += next_ones.size_bytes
+            if self._place is not None:  # of another segment, where they have begun one: then it says nothing
+                self._place = self._place[0], self._place[1] + next_ones.size_bytes
             if next_ones.bodies:
                 self.add(next_ones.bodies)
 

@@ -37,6 +37,8 @@ from replicate.model.transaction import Catalogue, LargeCommit
 _INDEX_STEP_BYTES: Final = 256 * 1024
 _INDEXED_SEGMENTS_MAX: Final = 64
 
+Place = tuple[int, int]
+"""The first seqno of a segment, and an offset in it."""
 SparseIndex = dict[tuple[int, int], tuple[list[int], list[int]]]
 """(first seqno, check of the header) of a segment -> seqnos, ascending, and the offsets where their frames begin."""
 
@@ -103,14 +105,18 @@ class ChainReader:
     Not for use from two threads at once. After an error the place has not moved. `close` it.
     """
 
-    def __init__(self, chain: Chain, next_seqno: int = 1, index: SparseIndex | None = None) -> None:
-        """`index`: what another reader of the same chain has walked, and does not need any more."""
+    def __init__(
+        self, chain: Chain, next_seqno: int = 1, index: SparseIndex | None = None, place: Place | None = None
+    ) -> None:
+        """`index`: what another reader of the same chain has walked, and does not need any more. `place`: where
+        `next_seqno` begins, if it stands in that segment."""
         self._chain = chain
         self._next_seqno = next_seqno
         self._segment: SegmentFile | None = None
         self._offset = 0
         self._sealed_last_seqno: int | None = None
         self._indices: SparseIndex = {} if index is None else index
+        self._known_place = place
 
     @property
     def next_seqno(self) -> int:
@@ -129,6 +135,7 @@ class ChainReader:
             raise InternalError("there is no seqno below 1")
         if next_seqno != self._next_seqno:
             self._next_seqno = next_seqno
+            self._known_place = None
             self.close()
 
     def read(self, max_bytes: int, last_seqno: int) -> FrameBatch | LargeTransaction | None:
@@ -178,6 +185,9 @@ class ChainReader:
         """The offset of the frame `_next_seqno`, or where frames end when it is the one right after the last."""
         if segment.header.adopted:
             return 0
+        known, self._known_place = self._known_place, None
+        if known is not None and known[0] == segment.header.first_seqno:
+            return known[1]
         seqnos, offsets = self._index(segment)
         place = bisect_right(seqnos, self._next_seqno) - 1
         seqno, offset = seqnos[place], offsets[place]

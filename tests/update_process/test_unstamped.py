@@ -14,11 +14,16 @@ from hypothesis import strategies as st
 
 import update_process.merging
 from replicate.door.door import Door
+from replicate.door.recovery.opening import make_chain
+from replicate.journal import reader
+from replicate.journal.walk import Measured, measure
 from replicate.model.transaction import Op, mask_of
 from replicate.pool import control as word
 from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.row_stamps import key_of, read_merged
+from replicate.roles.partition_writers import share
 from replicate.settings.table import UpdateConfig
+from tests.harness.pair import SMALL
 from tests.harness.suppliers import Suppliers, run, shared
 from update_process import supplied_transactions, unstamped
 from update_process.merging import Merging
@@ -144,6 +149,53 @@ def test_rows_that_everybody_has_are_not_held_for_what_merely_tells(tmp_path: Pa
         assert known.look(absorbed, last_seqno, {**places, own: places[own] - 1})
         assert not known.holds
         session.rollback()
+
+
+@pytest.mark.parametrize(("size", "segments"), [(10, 1), (100_000, 3)])
+def test_a_look_begins_where_the_last_one_ended(
+    size: int, segments: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came of others meanwhile is not walked through; where the journal goes on in another segment, it is found
+    there. The row that both have written is met in the end."""
+    two = Suppliers.create(tmp_path, settings=f"{SMALL}segment_bytes = 1048576\n")
+    share(two.by["a"], "DEFAULT", "b", keys_chosen=True, timeout_s=30)
+    two.level()
+    a, b = two.connect("a"), two.connect("b")
+    for number in range(1, 21):
+        a.execute("INSERT INTO ta VALUES (?, ?, 0)", (number, "x" * size))
+        a.commit()
+    passed: list[int] = []
+
+    def measured(*arguments: Any, verify: bool = True, **more: Any) -> Measured:
+        found = measure(*arguments, verify=verify, **more)
+        passed.append(0 if verify else found.frames)
+        return found
+
+    agreed = two.agreed("a", "b")
+    merged = 0
+    with (
+        two.receive_pool("b", agreed.from_seqno) as pool,
+        two.applier("b", pool, UpdateConfig(batch_transactions=2)) as applier,
+    ):
+        two.offer("a", pool, agreed)
+        applier.work(0)  # the catalogue
+        for step in range(1, 11):
+            b.execute("INSERT INTO ta VALUES (?, 'of b', 0)", (20 if step == 10 else 100 + step,))
+            b.commit()
+            if step == 10:
+                walked = sum(passed)  # to merge it walks
+            merged += applier.work(0).merged
+            if step == 1:  # it has looked through the journal
+                monkeypatch.setattr(reader, "measure", measured)
+    a.close()
+    b.close()
+    assert merged == 1
+    assert passed
+    assert (walked == 0) == (segments == 1)
+    assert len(make_chain(two.by["b"]).first_seqnos()) == segments
+    monkeypatch.undo()
+    two.level()
+    two.assert_converged()
 
 
 def history(directory: Path, seed: int) -> tuple[Any, ...]:
