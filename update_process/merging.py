@@ -141,7 +141,7 @@ class Merging:
             return None
         if Op.RESOLVED in ops or self._rows.has_waiting:
             return True  # rows that it removes may be yet to come; those that wait may be put into their place
-        origins = {body[4] for body in window.bodies}
+        origins = {window.plain.origin} if window.plain is not None else {body[4] for body in window.bodies}
         if len(origins) > 1:
             return True
         (origin,) = origins

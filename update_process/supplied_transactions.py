@@ -386,6 +386,7 @@ class SupplierApplier:
             resolver = merging.resolver(after) if batch.merges else None
             if stop < number or batch.defines or resolver is not None:
                 break
+            del decoded, window, bodies  # the next ones lie in their memory, which the processor's cache holds
         self._commit(batch, resolver, done)
         return batch.count
 

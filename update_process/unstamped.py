@@ -143,6 +143,7 @@ class UnstampedRows:
                 if is_merged and any(body[5] > stable.get(body[4], 0) for body in bodies):
                     return False
                 held += self.add(bodies, stable)
+                del found, bodies  # the next ones lie in their memory, which the processor's cache holds
                 if held > ROWS_MAX or self._bytes > 2 * self._bytes_max:
                     return False
         return True

@@ -97,7 +97,7 @@ class SuppliedBatch:
     def took(self, bodies: Sequence[Any], after: Position) -> None:
         """These were applied, up to `after`."""
         self.position = after
-        self.csn = max(self.csn, *map(_CSN, bodies))
+        self.csn = max(self.csn, max(map(_CSN, bodies), default=0))
         self.count += len(bodies)
 
     @property
