@@ -16,9 +16,9 @@ from replicate.door.recovery.stale_wal import refuse_stale
 from replicate.errors import InternalError
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import region_locked
 from replicate.region.kind import KIND
 from replicate.system.failpoint import hit
-from replicate.system.locks import FileLock
 from replicate.transfer.seed.install import seed_lock
 from replicate.transfer.seed.some_regions import update_aside
 
@@ -62,18 +62,16 @@ def _sync(entry: RegionEntry) -> None:
 
 
 def _drop_some(secondary: Instance, entry: RegionEntry, gone: frozenset[int]) -> int:
-    lock = FileLock(secondary.locks_directory / f"region-{entry.region_id}.lock")
-    try:
-        lock.acquire(LOCK_TIMEOUT_S, what=f"region {entry.name}")
-        with closing(KIND.applied(entry.path, region=entry.uuid)) as region:
-            refuse_stale(secondary, entry, region)
-            region.begin(changed_do=f"Seed it again: {secondary.way_out}")
-            try:
-                count = region.drop_some(gone.__contains__, ROWS_MAX)
-                with KIND.naming(str(entry.path)):
-                    region.commit()
-            finally:
-                region.rollback()
-        return count
-    finally:
-        lock.close()
+    with (
+        region_locked(secondary, entry, LOCK_TIMEOUT_S),
+        closing(KIND.applied(entry.path, region=entry.uuid)) as region,
+    ):
+        refuse_stale(secondary, entry, region)
+        region.begin(changed_do=f"Seed it again: {secondary.way_out}")
+        try:
+            count = region.drop_some(gone.__contains__, ROWS_MAX)
+            with KIND.naming(str(entry.path)):
+                region.commit()
+        finally:
+            region.rollback()
+    return count

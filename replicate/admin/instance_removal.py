@@ -47,6 +47,7 @@ from replicate.instance.instance import (
 )
 from replicate.instance.location import resolve_instance
 from replicate.instance.private_files import DIRECTORY_MODES, check_whole
+from replicate.instance.writing_locks import regions_locked
 from replicate.lost.keep import Kept, keep_lost, keep_lost_of
 from replicate.lost.peers_lack import Owner
 from replicate.pool.shared_memory import PoolKind, retire
@@ -56,7 +57,6 @@ from replicate.security.tls_files import TlsFiles
 from replicate.settings.load import FILE_NAME as SETTINGS_NAME
 from replicate.settings.table import TlsConfig
 from replicate.system.files import read_private, sync_directory
-from replicate.system.locks import FileLock
 from replicate.system.os_errors import io_error
 from replicate.transfer.seed.incoming import DIRECTORY as SEED_DIRECTORY
 
@@ -126,10 +126,7 @@ def remove_instance(
     with ExitStack() as locks:
         if instance.regions:
             finish_what_can_be(instance, LOCK_TIMEOUT_S)
-        for entry in instance.regions:
-            lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
-            locks.callback(lock.close)
-            lock.acquire(LOCK_TIMEOUT_S, what=f"region {entry.name}")
+        locks.enter_context(regions_locked(instance, LOCK_TIMEOUT_S))
         # What would be refused is refused before anybody is asked.
         kept = None if force else keep_lost(instance, cause="instance remove", again=again, force=False)
         agree(purged)

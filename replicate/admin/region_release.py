@@ -35,13 +35,13 @@ from replicate.errors import (
 )
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import region_lock
 from replicate.lost.keep import Kept, keep_lost
 from replicate.model.start_command import stop_command
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.sqlite.bookkeeping import check_region_identity, is_region, read_identity
 from replicate.region.sqlite.open import open_region, remove
 from replicate.region.sqlite.open_region import OpenedFile
-from replicate.system.locks import FileLock
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _refuse_the_region_itself(instance: bytes, file: Path) -> None:
 def _release(
     instance: Instance, entry: RegionEntry, timeout_s: float, *, door: Door | None = None, force: bool = False
 ) -> Released:
-    lock, left, kept = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock"), "", None
+    lock, left, kept = region_lock(instance, entry), "", None
     try:
         lock.acquire(timeout_s, what=f"region {entry.name}")  # from here on nothing more is committed
         if door is not None:

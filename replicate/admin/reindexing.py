@@ -8,14 +8,13 @@ Leaves to others: what is damaged (compare/index_found.py), and rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 
 from replicate.compare.index_found import forget_indexes, look_at_indexes
 from replicate.errors import UsageError
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import region_locked
 from replicate.region.sqlite.indexes import index_names, make_again
 from replicate.region.sqlite.snapshot import reading
-from replicate.system.locks import FileLock
 
 
 def reindex_region(
@@ -39,12 +38,8 @@ def reindex_region(
             where=str(instance.path),
             do=f"Name one: replicate -i {instance.named} region reindex {region} INDEX; or all of them: --all",
         )
-    with closing(FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")) as lock:
-        for name in wanted:
-            lock.acquire(timeout_s, what=f"region {region}")
-            try:
-                make_again(entry.path, entry.uuid, name)
-            finally:
-                lock.release()
+    for name in wanted:
+        with region_locked(instance, entry, timeout_s):
+            make_again(entry.path, entry.uuid, name)
     forget_indexes(instance.path)
     return wanted

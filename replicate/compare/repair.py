@@ -27,6 +27,7 @@ from replicate.compare.last_compare import Repaired, note_repaired
 from replicate.errors import ConflictError, TryAgainError, UsageError, WrongNetworkError
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import regions_locked
 from replicate.model.transaction import Op, TableDefinition
 from replicate.pool import control as word
 from replicate.region.kind import KIND
@@ -38,7 +39,6 @@ from replicate.region.sqlite.own_counters import counted_apart
 from replicate.region.sqlite.recovering import MendedFile
 from replicate.region.sqlite.schema import is_autoincrement, sequence_value, user_tables
 from replicate.system.failpoint import hit
-from replicate.system.locks import FileLock
 from replicate.system.os_errors import io_error
 
 FILE_NAME: Final = "repair.jsonl"
@@ -127,10 +127,7 @@ def repair(
             for table in tables:
                 repairing.count(table, found)
             return found
-        # In the order of locks; the Update Process, held by the barrier, has none of them.
-        for entry in sorted(mended.regions, key=lambda one: one.region_id):
-            lock = locks.enter_context(closing(FileLock(mended.locks_directory / f"region-{entry.region_id}.lock")))
-            lock.acquire(timeout_s, what=f"region {entry.name}")
+        locks.enter_context(regions_locked(mended, timeout_s))  # the Update Process, held by the barrier, has none
         repairing.write_down(tables, found, by)
         if found.rows or any(table.counter is not None for table in tables):
             hit("repair.written_down")

@@ -15,6 +15,7 @@ from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
 from replicate.door.recovery.redo_region import redo_region
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import region_locked
 from replicate.journal.frame import FIXED_ELEMENTS
 from replicate.journal.merged_large import as_its_writer_wrote, told_and_written
 from replicate.journal.reader import ChainReader, LargeTransaction, SparseIndex
@@ -37,7 +38,6 @@ from replicate.model.writers import Writers
 from replicate.pool import control as word
 from replicate.region.kind import KIND
 from replicate.region.protocol import Absorbed, MergingRows
-from replicate.system.locks import FileLock
 
 AT_ONCE: Final = 2000
 """Transactions whose rows are looked up together."""
@@ -189,9 +189,7 @@ def held_absorbed(door: Door, *, timeout_s: float) -> Iterator[None]:
         yield
         return
     entry = instance.regions[0]
-    lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
-    try:
-        lock.acquire(timeout_s, what=f"region {entry.name}")
+    with region_locked(instance, entry, timeout_s):
         redo_region(door, entry, timeout_s)
         with KIND.naming(str(entry.path)), closing(KIND.applied(entry.path, region=entry.uuid)) as region:
             writers = region.writers()
@@ -204,8 +202,6 @@ def held_absorbed(door: Door, *, timeout_s: float) -> Iterator[None]:
             merging.finish(last_seqno)
             region.commit()
         yield
-    finally:
-        lock.close()
 
 
 def was_shared(instance: Instance) -> bool:

@@ -24,6 +24,7 @@ from replicate.door.recovery.journal_end import adopted_head, read_tail
 from replicate.door.voiding import void
 from replicate.errors import ClockAheadError, DiskFullError, InternalError, JournalIOError, NotPrimaryError
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import commit_lock_path
 from replicate.journal.chain import Chain
 from replicate.journal.prepared_segment import AsideSegment
 from replicate.journal.record import FrameBatch, Head, pack_frame
@@ -83,7 +84,7 @@ class Door:
         self._segment_bytes = instance.config.journal.segment_bytes
         self._doorbells = Doorbells(instance.run_directory)
         self.end = NewestSegment(instance, self.words, chain)
-        self._lock = CommitLock(instance.locks_directory / "commit.lock")
+        self._lock = CommitLock(commit_lock_path(instance))
         try:
             self.durability = Durability(instance, self.words, self.open_segment, self.ring, pool.memory)
             self.ledger = Ledger(pool, self.durability, self.ring, is_supplier=instance.is_supplier)

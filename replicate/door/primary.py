@@ -29,7 +29,7 @@ from replicate.door.outcome import DISK_ERRORS, outcome_of
 from replicate.door.pruning import prune_journal
 from replicate.door.recovery.opening import open_door
 from replicate.door.recovery.stale_wal import refuse_stale
-from replicate.door.region_part import RegionPart, bits_of, in_order_of_locks, lock_of, redo, release, wait_for
+from replicate.door.region_part import RegionPart, bits_of, in_order_of_locks, redo, release, wait_for
 from replicate.door.seen_told import with_seen
 from replicate.door.writer_check import WriterCheck
 from replicate.errors import (
@@ -45,6 +45,7 @@ from replicate.errors import (
 )
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import region_lock
 from replicate.journal.record import kind_of, mixed, read_head
 from replicate.journal.sections import changed_partitions
 from replicate.limits import LOOK_S, OPENING_S, RING_RECORD_BYTES_MAX, RING_SLOTS
@@ -101,7 +102,7 @@ class RegionSession:
         self._way_out = door.instance.way_out
         self._tried_seqno = 0
         """The number of the commit under way, once it is about to be appended."""
-        lock = lock_of(door.instance, entry)
+        lock = region_lock(door.instance, entry)
         try:
             self.file = KIND.facts(self.where)
             self.writer = KIND.writer(entry.path, region=entry.uuid, writable=self.writable, opening_s=opening_s)
@@ -144,7 +145,7 @@ class RegionSession:
         RegionReplacedError. Nothing is attached then.
         """
         self.refuse_second(entry)
-        lock = lock_of(self.door.instance, entry)
+        lock = region_lock(self.door.instance, entry)
         try:
             region = self.writer.attach(entry.path, schema, run)
             try:

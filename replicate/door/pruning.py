@@ -34,6 +34,7 @@ from replicate.instance.consumers import Consumer, needed_seqno, read_consumer, 
 from replicate.instance.file import InstanceFile, RegionEntry, read_file
 from replicate.instance.instance import FILE_NAME
 from replicate.instance.kept_journal import kept_after
+from replicate.instance.writing_locks import region_lock
 from replicate.journal.chain import Chain
 from replicate.journal.reserve import keep
 from replicate.journal.segment import first_seqno_of_name
@@ -233,7 +234,7 @@ class _Pruning:
             done = words[word.REGION_DONE + region]
             if not done or oldest - max(done + 1, noted.get(entry.uuid, 0) if behind > 1 else 0) < behind:
                 continue
-            lock = FileLock(self._door.instance.locks_directory / f"region-{region}.lock")
+            lock = region_lock(self._door.instance, entry)
             try:
                 # Under its lock nothing new begins there; what a killed writer left is redone first.
                 if not lock.try_acquire() or words[word.REGION_APPENDED + region] != words[word.REGION_DONE + region]:

@@ -27,7 +27,6 @@ from replicate.errors import (
     SnapshotStaleError,
 )
 from replicate.instance.file import RegionEntry
-from replicate.instance.instance import Instance
 from replicate.pool import control as word
 from replicate.pool.wake_word import WakeWord
 from replicate.region.kind import KIND
@@ -173,11 +172,6 @@ class RegionPart:
             do=f"Open it with sqlite3, or have it replicated again: replicate -i INSTANCE region add "
             f"{shlex.quote(self.where)}",
         )
-
-
-def lock_of(instance: Instance, entry: RegionEntry) -> FileLock:
-    """A handle of its own on the region's lock."""
-    return FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
 
 
 def in_order_of_locks(parts: Iterable[RegionPart]) -> list[RegionPart]:

@@ -31,6 +31,7 @@ from replicate.errors import (
 )
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import region_lock
 from replicate.journal.prepared_segment import AsideSegment
 from replicate.journal.record import FrameBatch, Head, read_head
 from replicate.journal.spool import Spool
@@ -101,7 +102,7 @@ class ApplySession:
 
     def _open_region(self, entry: RegionEntry, catalogue: Catalogue) -> None:
         content = self.door.instance.content
-        lock = FileLock(self.door.instance.locks_directory / f"region-{entry.region_id}.lock")
+        lock = region_lock(self.door.instance, entry)
         try:
             lock.acquire(self._lock_timeout_s, what=f"region {entry.name}")
             redo_region(self.door, entry)

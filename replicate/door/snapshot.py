@@ -20,13 +20,13 @@ from replicate.door.recovery.redo_region import redo_region
 from replicate.door.recovery.stale_wal import refuse_stale
 from replicate.errors import BusyError
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import region_locked
 from replicate.limits import PARTITION_NONE
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.region.kind import KIND
 from replicate.region.protocol import HeldRegions, scr_chains, scr_vector
-from replicate.system.locks import FileLock
 
 
 @contextmanager
@@ -150,9 +150,5 @@ def finish_regions(door: Door, timeout_s: float) -> None:
         words = door.words
         if words[word.REGION_APPENDED + entry.region_id] == words[word.REGION_DONE + entry.region_id]:
             continue
-        lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
-        try:
-            lock.acquire(timeout_s, what=f"region {entry.name}")
+        with region_locked(instance, entry, timeout_s):
             redo_region(door, entry)
-        finally:
-            lock.close()

@@ -27,6 +27,7 @@ from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import Consumer, read_consumer, write_consumer
 from replicate.instance.file import Successor
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import region_locked, regions_locked
 from replicate.model.transaction import History
 from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
@@ -35,7 +36,6 @@ from replicate.region.sqlite.turn_role import begin_as_primary, begin_as_seconda
 from replicate.roles.handover import may_give
 from replicate.system.failpoint import hit
 from replicate.system.files import replace_file
-from replicate.system.locks import FileLock
 
 LOCK_TIMEOUT_S: Final = 30.0
 NEVER_PRIMARY: Final = "never becomes primary"
@@ -79,12 +79,7 @@ def become_secondary(
 def become_secondary_unread(instance: Instance, *, timeout_s: float = LOCK_TIMEOUT_S) -> None:
     """The same where its journal, or a region, cannot be read: neither is looked at, since a seed is to replace them.
     What others lack of it is lost. BusyError; the instance is still primary then."""
-    deadline_s = time.monotonic() + timeout_s
-    with ExitStack() as stack:
-        for entry in instance.regions:
-            lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
-            stack.callback(lock.close)
-            lock.acquire(max(0.0, deadline_s - time.monotonic()), what=f"region {entry.name}")
+    with regions_locked(instance, timeout_s):
         # So that its Receiver Server does not look at them either. Before the role: it means nothing on a primary.
         replace_file(instance.path / SEEDING_MARKER, b"from nobody yet\n")
         retire(PoolKind.JOURNAL, instance.content.uuid)
@@ -166,9 +161,7 @@ def standing_still(instance: Instance, timeout_s: float) -> Iterator[Door]:
         stack.callback(close_door, door)
         finish_regions(door, timeout_s)
         for entry in instance.regions:
-            lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
-            stack.callback(lock.close)
-            lock.acquire(max(0.0, deadline_s - time.monotonic()), what=f"region {entry.name}")
+            stack.enter_context(region_locked(instance, entry, max(0.0, deadline_s - time.monotonic())))
             refuse_stale_file(instance, entry)
         with door.locked(max(0.0, deadline_s - time.monotonic())):
             pass  # mends what a killed writer left at the journal's end

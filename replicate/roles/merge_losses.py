@@ -17,13 +17,13 @@ from replicate.door.snapshot import door_of
 from replicate.errors import ConflictError, NotFoundError, NotPrimaryError, UsageError
 from replicate.instance.file import RegionEntry
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import region_locked
 from replicate.model.moment import readable
 from replicate.region.kind import KIND
 from replicate.region.protocol import MergedRow
 from replicate.region.sqlite.row_stamps import forget_merged, orphans_of, settle_merged
 from replicate.region.sqlite.sql.names import quote
 from replicate.region.sqlite.turn_role import synced_transaction
-from replicate.system.locks import FileLock
 
 OPEN: Final = "open"
 REASONS: Final = {
@@ -225,10 +225,5 @@ def _written(instance: Instance) -> Iterator[Any]:
             f"{instance.name} is {instance.told_role}: nothing is merged there", where=str(instance.path)
         )
     entry: RegionEntry = instance.regions[0]
-    lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
-    try:
-        lock.acquire(30.0, what=f"region {entry.name}")
-        with synced_transaction(entry.path, entry.uuid) as connection:
-            yield connection
-    finally:
-        lock.close()
+    with region_locked(instance, entry, 30.0), synced_transaction(entry.path, entry.uuid) as connection:
+        yield connection

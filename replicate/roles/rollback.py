@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -34,6 +33,7 @@ from replicate.errors import (
 )
 from replicate.instance.archive_mark import archived_seqno, note_archived
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import commit_locked, regions_locked
 from replicate.journal.backwards import offset_after
 from replicate.journal.catalogue import catalogue_before
 from replicate.journal.chain import Chain
@@ -53,7 +53,6 @@ from replicate.roles.superseded import give_way
 from replicate.roles.undo_transactions import undo_region
 from replicate.system.failpoint import hit
 from replicate.system.files import read_private, remove_file, replace_file, sync_directory
-from replicate.system.locks import FileLock
 from replicate.transfer.packet.epochs_file import change_epochs, read_epochs
 from replicate.transfer.seed.file import read_header
 from replicate.transfer.seed.incoming import DIRECTORY as SEED_DIRECTORY
@@ -276,8 +275,8 @@ def _read_marker(instance: Instance) -> _Marker | None:
 
 def _carry_out(instance: Instance, begun: _Marker, timeout_s: float) -> None:
     chain = make_chain(instance)
-    with _all_regions(instance, timeout_s):
-        with _commit_lock(instance, timeout_s):
+    with regions_locked(instance, timeout_s):
+        with commit_locked(instance, timeout_s):
             _retire(instance)
         known = catalogue_before(chain, begun.to + 1)
         position = Position(begun.to, known.vector, known.chains)
@@ -287,7 +286,7 @@ def _carry_out(instance: Instance, begun: _Marker, timeout_s: float) -> None:
             undo_region(entry, chain, begun.to, known.definitions, rows, do)
             hit("rollback.region_undone")
         _cut_journal(instance, chain, position, known, timeout_s)
-        with _commit_lock(instance, timeout_s):
+        with commit_locked(instance, timeout_s):
             _lower_the_rest(instance, begun.to)
             instance.raise_incarnation()
             hit("rollback.before_end")
@@ -302,7 +301,7 @@ def _cut_journal(instance: Instance, chain: Chain, position: Position, known: Ca
         begin_journal(instance, position, known)
         hit("rollback.cut")
         return
-    with _commit_lock(instance, timeout_s):
+    with commit_locked(instance, timeout_s):
         for first_seqno in reversed(numbers):
             if first_seqno > max(to, numbers[0]):
                 os.unlink(chain.path_of(first_seqno))
@@ -339,24 +338,3 @@ def _is_beyond(seed: Path, to: int) -> bool:
         return read_header(seed).seqno > to
     except ReplicateError:
         return True  # it could not be installed
-
-
-@contextmanager
-def _all_regions(instance: Instance, timeout_s: float) -> Iterator[None]:
-    deadline_s = time.monotonic() + timeout_s
-    with ExitStack() as stack:
-        for entry in instance.regions:
-            lock = FileLock(instance.locks_directory / f"region-{entry.region_id}.lock")
-            stack.callback(lock.close)
-            lock.acquire(max(0.0, deadline_s - time.monotonic()), what=f"region {entry.name}")
-        yield
-
-
-@contextmanager
-def _commit_lock(instance: Instance, timeout_s: float) -> Iterator[None]:
-    lock = FileLock(instance.locks_directory / "commit.lock")
-    try:
-        lock.acquire(timeout_s, what="the commit lock")
-        yield
-    finally:
-        lock.close()

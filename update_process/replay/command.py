@@ -28,12 +28,12 @@ from replicate.instance.archive_mark import archived_seqno, note_archived
 from replicate.instance.file import read_file, told_rows
 from replicate.instance.instance import FILE_NAME as INSTANCE
 from replicate.instance.instance import STAGE_DIRECTORY, Instance
+from replicate.instance.writing_locks import commit_locked
 from replicate.journal.chain import Chain
 from replicate.journal.header import PARTIAL
 from replicate.settings.load import FILE_NAME as SETTINGS
 from replicate.settings.load import load
 from replicate.system.failpoint import hit
-from replicate.system.locks import FileLock
 from replicate.system.os_errors import io_error
 from replicate.transfer.seed.install import seed_lock
 from update_process.replay.apply import Progress, Told
@@ -441,8 +441,7 @@ def _note_archived(instance: Instance, archive: Archive, chain: Chain, last_seqn
         incarnation = instance.content.incarnation
         archive.require_link(chain)
         hit("archive.before_note")
-        with closing(FileLock(instance.locks_directory / "commit.lock")) as lock:
-            lock.acquire(LOCK_TIMEOUT_S, what="the commit lock")
+        with commit_locked(instance, LOCK_TIMEOUT_S):
             instance.reload()
             if instance.content.incarnation == incarnation:  # a rollback raises it under that lock
                 note_archived(instance, last_seqno)

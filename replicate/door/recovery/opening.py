@@ -23,6 +23,7 @@ from replicate.errors import BusyError, InternalError, NotFoundError, PoolReplac
 from replicate.instance.consumer_positions import positions_locked
 from replicate.instance.consumers import read_consumer, read_hold, write_consumer, write_hold
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import commit_locked
 from replicate.journal.chain import Chain
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
 from replicate.journal.header import FLAG_PARTIAL, SegmentHeader
@@ -35,7 +36,6 @@ from replicate.pool import control as word
 from replicate.pool.journal_pool import JournalPool
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.system.files import sync_directory
-from replicate.system.locks import FileLock
 from replicate.system.os_errors import io_error
 from replicate.system.standard_streams import hold_standard_descriptors
 
@@ -301,30 +301,27 @@ def begin_journal(instance: Instance, position: Position, catalogue: Catalogue) 
     For a secondary, in a seed; the caller sees to it that no daemon of the instance runs. A process that has the old
     journal open learns it at its next use (its pool is retired). Raises BusyError, JournalIOError, DiskFullError; the
     journal is then empty or the old one's oldest part, and the next seed does it again."""
-    lock = FileLock(instance.locks_directory / "commit.lock")
     directory = instance.journal_directory
     try:
-        lock.acquire(LOCK_TIMEOUT_S, what="the commit lock")
-        retire(PoolKind.JOURNAL, instance.content.uuid)
-        remove_orphans(directory)
-        chain = make_chain(instance)
-        for first_seqno in sorted(chain.first_seqnos(), reverse=True):
-            os.unlink(chain.path_of(first_seqno))
-        sync_directory(os.fspath(directory))
-        lower_consumers(instance, position.last_seqno)
-        DurableSidecar.create(directory / SIDECAR_NAME, position.last_seqno).close()
-        content = instance.content
-        header = SegmentHeader(
-            content.network,
-            content.uuid,
-            content.incarnation,
-            position.last_seqno + 1,
-            time.time_ns(),
-            flags=FLAG_PARTIAL if content.is_partial else 0,
-        )
-        in_force = catalogue.newest().at(position.vector, position.chains)
-        make_chain(instance).create_first(header, in_force).close()
+        with commit_locked(instance, LOCK_TIMEOUT_S):
+            retire(PoolKind.JOURNAL, instance.content.uuid)
+            remove_orphans(directory)
+            chain = make_chain(instance)
+            for first_seqno in sorted(chain.first_seqnos(), reverse=True):
+                os.unlink(chain.path_of(first_seqno))
+            sync_directory(os.fspath(directory))
+            lower_consumers(instance, position.last_seqno)
+            DurableSidecar.create(directory / SIDECAR_NAME, position.last_seqno).close()
+            content = instance.content
+            header = SegmentHeader(
+                content.network,
+                content.uuid,
+                content.incarnation,
+                position.last_seqno + 1,
+                time.time_ns(),
+                flags=FLAG_PARTIAL if content.is_partial else 0,
+            )
+            in_force = catalogue.newest().at(position.vector, position.chains)
+            make_chain(instance).create_first(header, in_force).close()
     except OSError as error:
         raise io_error(error, "the journal could not be begun again", str(directory)) from error
-    finally:
-        lock.close()

@@ -39,6 +39,7 @@ from replicate.errors import (
 )
 from replicate.instance.consumers import read_consumer
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import all_locks
 from replicate.journal.catalogue import catalogue_with
 from replicate.journal.chain import Chain, Segment
 from replicate.journal.durable import SIDECAR_NAME, DurableSidecar
@@ -57,7 +58,6 @@ from replicate.pool.shared_memory import outlast_looks
 from replicate.region.kind import KIND
 from replicate.system.failpoint import hit
 from replicate.system.files import sync_directory
-from replicate.system.locks import FileLock
 
 LOCK_TIMEOUT_S: Final = 30.0
 NOTE_BEHIND: Final = 100_000
@@ -151,17 +151,11 @@ def _journal_inode(instance: Instance) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _all_locks(instance: Instance, deadline_s: float) -> Iterator[None]:
-    names = [f"region-{entry.region_id}" for entry in instance.regions] + ["commit"]
-    held: list[FileLock] = []
-    try:
-        for name in names:
-            lock = FileLock(instance.locks_directory / f"{name}.lock")
-            held.append(lock)
-            lock.acquire(max(0.0, deadline_s - time.monotonic()), what=f"lock {name}, which recovery needs,")
+    with contextlib.ExitStack() as held:
+        for lock in all_locks(instance):
+            held.callback(lock.close)
+            lock.acquire(max(0.0, deadline_s - time.monotonic()), what=f"lock {lock.path.stem}, which recovery needs,")
         yield
-    finally:
-        for lock in reversed(held):
-            lock.close()
 
 
 def _recover(instance: Instance, chain: Chain, *, is_restored: bool) -> JournalPool:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from replicate.door.primary import RegionSession
-from replicate.door.region_part import bits_of, in_order_of_locks, lock_of, release, wait_for
+from replicate.door.region_part import bits_of, in_order_of_locks, release, wait_for
 from replicate.errors import BusyError, RegionReplacedError, SnapshotStaleError
 from replicate.instance.instance import Instance
+from replicate.instance.writing_locks import region_lock
 from replicate.pool import control as word
 from replicate.region.sqlite.open import region_facts
 from tests.harness.instances import insert, make_primary, session_of
@@ -44,7 +45,7 @@ def test_locks_are_taken_by_rising_number_whatever_the_order_of_attaching(primar
 
 def test_a_region_that_is_held_by_another_is_named_and_no_lock_stays(primary: Instance) -> None:
     two = primary.region("two")
-    with session_over_all(primary, "three") as session, closing(lock_of(primary, two)) as other:
+    with session_over_all(primary, "three") as session, closing(region_lock(primary, two)) as other:
         assert other.try_acquire()
         with pytest.raises(BusyError, match="region two was held"):
             session.begin(timeout_s=0)
