@@ -137,6 +137,8 @@ class SupplierApplier:
         self._room = FrameRoom()
         self._restart_asked = pool.restart_requested()
         self._fresh = True
+        self._was_refused = not streams
+        """Whether the streams were asked to begin again since what came first is not to be taken; packets cannot be."""
 
     @property
     def applied_seqno(self) -> int:
@@ -265,6 +267,12 @@ class SupplierApplier:
             self._refuse_own({error.facts.get("origin")})
             if not self._fresh:
                 raise
+            return self._ask_restart(str(error), done)
+        except (ClockAheadError, NotWriterError) as error:
+            if not self._fresh or self._was_refused:
+                raise
+            # The site that sent it may have been made again since: it stops at what comes now.
+            self._was_refused = True
             return self._ask_restart(str(error), done)
 
     def _ask_restart(self, why: str, done: Done) -> Waiting:
@@ -557,10 +565,11 @@ class SupplierApplier:
         retired = self._retired_seen[1]
         for origin in origins:
             if self._instance_of(origin) in retired:
+                name = name_of(self.session.door, self._instance_of(origin))
                 raise NotWriterError(
-                    f"origin {origin:08x} goes on writing, and is retired",
-                    do="The supplier that sends it took it from one that was said to be gone for good, and did not "
-                    "know that: make both again, and seed them (`replicate help suppliers`)",
+                    f"{name} (origin {origin:08x}) goes on writing, and is retired",
+                    do=f"The supplier that sends it had it from {name}, which is gone for good, and nobody knew of it: "
+                    "make a new copy of that supplier (`replicate help suppliers`); then start the Update Process here",
                     origin=origin,
                 )
 

@@ -110,7 +110,7 @@ def retire(supplier: str, yes: bool, timeout_s: float) -> int:
     found = retired(opened, supplier, timeout_s=timeout_s)
     if found.is_retired:
         lines = [
-            f"{supplier} is retired. Where it is a peer: replicate -i INSTANCE peer remove {supplier}",
+            f"{supplier} is retired. Where it is a peer: replicate -i {opened.named} peer remove {supplier}",
         ]
     else:
         awaited = ", ".join(found.awaited) or found.heir

@@ -101,9 +101,10 @@ def sides(first: Instance, second: Instance) -> tuple[Instance, Instance]:
     mended, like = (second, first) if first.role == "primary" else (first, second)
     if mended.role != "secondary" or mended.content.uuid == like.content.uuid:
         raise UsageError(
-            f"{mended.name} is {mended.role}: only the rows of a secondary are repaired",
+            f"{mended.name} is {mended.told_role}: only the rows of a secondary are repaired",
             where=str(mended.path),
-            do="Name a primary and its secondary, or two secondaries, of which the first is repaired",
+            do="Name a primary and its secondary, or two secondaries, of which the first is repaired. Make the rows of "
+            "suppliers alike with a client that leaves triggers alone, or make a new copy: replicate help suppliers",
         )
     return mended, like
 

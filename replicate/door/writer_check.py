@@ -158,9 +158,9 @@ class WriterCheck:
         shared = (one for number in writers.sharing for one in writers.others(number))
         all_of_them = {*writers.by.values(), *shared} - {self._own}
         others = sorted(name_of(door, one) for one in all_of_them)
-        told = ", ".join(others) or "nobody"
+        told, verb = ", ".join(others) or "nobody", "write" if len(others) > 1 else "writes"
         return NotWriterError(
-            f"the schema is changed where everything is written, and {told} writes here, too",
+            f"the schema is changed where everything is written, and {told} {verb} here, too",
             where=part.where,
             do=f"Have them stand aside for the change: replicate -i {door.instance.named} schema run FILE; or schema "
             "fence, and schema unfence after it (`replicate help suppliers`)",

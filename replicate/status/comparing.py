@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from replicate.model.findings import Finding
+from replicate.model.writers import SUPPLIER
 
 DAY_S: Final = 86400.0
 _MINUTE_S: Final = 60.0
@@ -62,7 +63,7 @@ def compared_findings(
     """
     for one in compared:
         if not one.is_equal:
-            yield _different(one, is_filled_here=role == "secondary" and one.other not in peers, here=here)
+            yield _different(one, role, is_filled_here=role == "secondary" and one.other not in peers, here=here)
     if repaired is not None:
         text = (
             f"{repaired.rows} rows were repaired at transaction {repaired.seqno}, {ago(repaired.age_s)} ago, as they "
@@ -97,16 +98,18 @@ def ago(duration_s: float) -> str:
     return f"{max(0.0, duration_s):.0f} s"
 
 
-def _different(one: ComparedReport, *, is_filled_here: bool, here: Collection[str]) -> Finding:
+def _different(one: ComparedReport, role: str, *, is_filled_here: bool, here: Collection[str]) -> Finding:
     more = len(one.differs) - NAMED_MAX
     named = ", ".join(one.differs[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
     text = f"{one.other} was DIFFERENT at transaction {one.seqno}, {ago(one.age_s)} ago: {named}"
     again = "INSTANCE" if is_filled_here else one.other
-    do = (
-        f"mend the rows (replicate help disaster), or fill the secondary again: replicate -i {again} update stop, then "
-        f"replicate -i {again} seed --restart; then compare again: {_do(one.other, here)}"
-    )
-    return Finding("COMPARED_DIFFERENT", text, do, one.other)
+    if role == SUPPLIER:
+        mend = "make the rows alike, with a client that leaves triggers alone, or make a new copy of the one that is "
+        mend += "wrong (replicate help suppliers)"
+    else:
+        mend = f"mend the rows (replicate help disaster), or fill the secondary again: replicate -i {again} update "
+        mend += f"stop, then replicate -i {again} seed --restart"
+    return Finding("COMPARED_DIFFERENT", text, f"{mend}; then compare again: {_do(one.other, here)}", one.other)
 
 
 def _do(other: str, here: Collection[str]) -> str:

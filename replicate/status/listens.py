@@ -39,8 +39,11 @@ class Listens:
         return f"; the Receiver Server listens on {self.at}" if self.at else ""
 
     def do(self, source: str) -> str:
-        """What to do. `source`: the name of the one that is missed, as a command has it; "" where it never came."""
-        look = f"on the primary: replicate -i {source or 'PRIMARY'} source status"
+        """What to do. `source`: the name of the one that is missed, as a command has it, of several with commas between
+        them; "" where it never came."""
+        names = (source or "PRIMARY").split(", ")
+        where = "there" if len(names) > 1 else "on the primary"
+        look = f"{where}: {'; '.join(f'replicate -i {one} source status' for one in names)}"
         again = again_command("receiver")
         if self.settings:
             return again

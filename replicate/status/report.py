@@ -631,4 +631,5 @@ def _receiving_findings(
     if receiving.receiver.is_running and not receiving.is_connected and not receiving.receiver.filter_error:
         says = receiving.receiver.text
         text = f"no source is connected{f' ({says})' if says else ''}{receiving.listens.text}"
-        yield Finding("NO_SOURCE", text, receiving.listens.do(receiving.source))
+        do = receiving.listens.do(receiving.source)
+        yield Finding("NO_SOURCE", text, do.replace("on the primary", "there") if suppliers else do)

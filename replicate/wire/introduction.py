@@ -8,6 +8,7 @@ Leaves to others: bytes, sockets, the order of messages. Pure.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -112,10 +113,30 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     RefuseCode.DAMAGED: (DamagedError, "Run `replicate -i NAME journal verify` on the side that reports it"),
 }
 
+_OF_SUPPLIERS: Final[dict[str, tuple[str, str]]] = {
+    RefuseCode.JOURNAL_MISSING: (
+        "held_from",
+        "Register that one with the one that lacks them. Where nobody has them, make a new copy of one of the two: "
+        "replicate help suppliers (A line is down)",
+    ),
+    RefuseCode.DIVERGED: (
+        "origin_seqno",
+        "Do not go on: one of two was copied, or restored, and used twice. Stop that one, look at what only it has "
+        "(`journal show`), and make a new copy of it: replicate help suppliers (What can go wrong)",
+    ),
+}
+"""What to do where both are suppliers, neither of which is simply filled again; and the fact that only they tell."""
+
+
+def _class_of(code: str, facts: Collection[str]) -> tuple[type[ReplicateError], str]:
+    kind, do = _CLASSES.get(code, (PeerRefusedError, ""))
+    fact, of_suppliers = _OF_SUPPLIERS.get(code, ("", ""))
+    return kind, of_suppliers if fact in facts else do
+
 
 def refusal(code: RefuseCode, what: str, **facts: int | str) -> ReplicateError:
     """The error that this side raises when it refuses; `as_refuse` makes the message of it."""
-    kind, do = _CLASSES.get(code, (PeerRefusedError, ""))
+    kind, do = _class_of(code, facts)
     return kind(what, do=do, reason=str(code), peer_facts=dict(facts))
 
 
@@ -127,7 +148,7 @@ _KNOWN: Final = frozenset({*map(str, RefuseCode), *map(str, Reason)})
 def refusal_from_peer(refuse: Refuse, peer: str) -> ReplicateError:
     """The error of the side that was refused. A code that this release does not know is shown as it came, in the text
     of a PeerRefusedError, and is never a reason: reasons are counted, and anybody may say anything."""
-    kind, do = _CLASSES.get(refuse.code, (PeerRefusedError, ""))
+    kind, do = _class_of(refuse.code, dict(refuse.facts))
     text = "".join(char if char.isprintable() else " " for char in f"{refuse.code}: {refuse.text}")
     reason = refuse.code if refuse.code in _KNOWN else PEER_SAID
     return kind(f"refused by the peer: {text}", where=peer, do=do, reason=reason, peer_facts=dict(refuse.facts))

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from replicate.dbapi import OperationalError
+from replicate.errors import NotWriterError
 from replicate.model.writers import REST, Writers
 from replicate.roles.partition_writers import give_number, supplier_door
 from replicate.roles.retiring import gone_of, retire, writers_of
 from replicate.roles.supplier import convert
 from tests.harness.sites import kill_at
-from tests.harness.suppliers import Suppliers, run, shared
+from tests.harness.suppliers import Suppliers, run, shared, work_through
 from update_process.gone_suppliers import LOOK_S, Parting
 from update_process.work_result import Waiting
 
@@ -69,6 +70,30 @@ def test_streams_begin_again_before_anybody_says_that_it_has_parted(three: Suppl
         applier.work(60)
         applier.work(60)
         assert not writers_of(three.by["c"]).to_part(three.by["c"].content.uuid)
+
+
+def test_what_is_refused_may_lie_in_the_pool_when_who_sent_it_was_made_again(three: Suppliers) -> None:
+    """Each process that meets it asks once what comes now, and stops at that."""
+    left = without_b(three)
+    retire(three.by["a"], "b", timeout_s=0)
+    left.level()
+    left.level()
+    three.write("b", 1)
+    with three.receive_pool("a", three.agreed("b", "a").from_seqno) as pool:
+        three.offer("b", pool, three.agreed("b", "a"))
+        with three.applier("a", pool) as applier:
+            assert work_through(applier).waiting is Waiting.RESTART
+            pool.restart(0)
+            three.offer("b", pool, three.agreed("b", "a"))
+            with pytest.raises(NotWriterError, match=r"^NOT_WRITER: b \(origin [0-9a-f]{8}\) goes on writing"):
+                work_through(applier)
+        three.write("c", 1)
+        with three.applier("a", pool) as applier:
+            assert work_through(applier).waiting is Waiting.RESTART
+            pool.restart(0)
+            three.offer("c", pool, three.agreed("c", "a"))
+            assert work_through(applier).waiting is Waiting.NOTHING
+    assert three.rows("a")["tc"] == three.rows("c")["tc"]
 
 
 def test_one_that_may_write_is_waited_for_before_its_first_record_has_come(three: Suppliers) -> None:

@@ -100,6 +100,13 @@ def test_the_one_that_is_filled_again_is_the_one_that_receives(role: str, peers:
     assert do.endswith("compare again: replicate -i INSTANCE compare --with east")
 
 
+def test_suppliers_that_differ_are_not_told_to_seed_what_is_no_secondary() -> None:
+    do = do_of("supplier", DIFFERENT, peers=("east",), here={"east"}, filled_s=0)
+    assert "replicate help suppliers" in do
+    assert "seed" not in do
+    assert do.endswith("compare again: replicate -i INSTANCE compare --with east")
+
+
 @pytest.mark.parametrize(
     ("duration_s", "text"),
     [(-1, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "119 min"), (7200, "2 h"), (2 * DAY_S, "2 days")],

@@ -42,6 +42,7 @@ def test_whether_the_settings_say_something_else(at: object, settings: str, is_g
     ("where", "source", "text", "do"),
     [
         (Listens(), "east", "", "on the primary: replicate -i east source status"),
+        (Listens(), "a, b", "", "there: replicate -i a source status; replicate -i b source status"),
         (Listens("192.0.2.2:7430"), "", "; the Receiver Server listens on 192.0.2.2:7430", "source status"),
         (Listens("127.0.0.1:7430", "", True), "east", "listens on 127.0.0.1:7430", "replicate -i east source status"),
         (Listens("127.0.0.1:7430", "", True), "", "listens on 127.0.0.1:7430", "replicate -i PRIMARY source status"),

@@ -29,7 +29,8 @@ def test_each_says_what_it_is_on_both_sides(decision: NotHeld | Forked, kind: ty
     error = refused(decision, NAMES)
     assert isinstance(error, kind)
     assert says in error.what
-    assert error.do
+    assert "replicate help suppliers" in error.do
+    assert "seed --restart" not in error.do, "which a supplier refuses"
     there = refusal_from_peer(as_refuse(error), "east")
     assert type(there) is type(error)
     assert (there.facts["reason"], there.do) == (error.facts["reason"], error.do)
