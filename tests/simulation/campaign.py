@@ -37,7 +37,7 @@ from tests.simulation.plants import planted
 from tests.simulation.replaced import Change
 from tests.simulation.roles import plants as role_plants
 from tests.simulation.roles.world import RoleWorld
-from tests.simulation.suppliers import fence_plants, join_plants, post_plants
+from tests.simulation.suppliers import fence_plants, join_fence_plants, join_plants, post_plants
 from tests.simulation.suppliers import plants as supplier_plants
 from tests.simulation.suppliers.fencing import FenceWorld
 from tests.simulation.suppliers.island import IslandWorld
@@ -74,7 +74,7 @@ RELEASING: Final = Kind("releasing-", ReleaseWorld, release_plants.PLANTS, relea
 JOINING: Final = Kind("joining-", JoinWorld, join_plants.PLANTS, join_plants.FOUND)
 POSTING: Final = Kind("posting-", PostWorld, post_plants.PLANTS, post_plants.FOUND)
 FENCING: Final = Kind("fencing-", FenceWorld, fence_plants.PLANTS, fence_plants.FOUND)
-JOINING_FENCED: Final = Kind("joining-fenced-", JoinFenceWorld, {}, {})
+JOINING_FENCED: Final = Kind("joining-fenced-", JoinFenceWorld, join_fence_plants.PLANTS, join_fence_plants.FOUND)
 ISLANDS: Final = Kind("islands-", IslandWorld, {}, {})
 KINDS: Final = (PAIR, SUPPLIERS, JOINING, POSTING, FENCING, JOINING_FENCED, ROLES, PARTS, RELEASING)
 PLANTS: Final = {name: plant for kind in KINDS for name, plant in (*kind.plants.items(), *plants.EQUIVALENT.items())}

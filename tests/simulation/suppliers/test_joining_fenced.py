@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import campaign
-from tests.simulation.campaign import sweep
+from tests.simulation.campaign import hunt, sweep
 from tests.simulation.slices import JOINING_FENCED, live, live_of_commit
+from tests.simulation.suppliers.join_fence_plants import PLANTS
 
 
 @pytest.mark.slow
@@ -25,6 +26,13 @@ def test_in_worlds_of_this_commit_one_joins_beside_fences(tmp_path: Path) -> Non
 @pytest.mark.parametrize("number", range(JOINING_FENCED.slices))
 def test_whatever_fails_one_joins_beside_fences(number: int, tmp_path: Path) -> None:
     live(JOINING_FENCED, tmp_path, number)
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_bug_is_found_by_a_few_worlds(name: str) -> None:
+    swept = hunt(campaign.JOINING_FENCED, name, 40)
+    assert swept.violations, f"{name}: not found in {swept.figures['worlds']} worlds"
 
 
 @pytest.mark.slow
