@@ -199,6 +199,17 @@ def test_of_two_rows_that_want_one_value_the_earlier_one_keeps_it_everywhere(tmp
     assert [row[0] for row in three.rows("b")["named"]] == ["of a", "of c"]
 
 
+def test_what_else_is_written_to_a_row_makes_its_unique_value_no_younger(tmp_path: Path) -> None:
+    """Who has had the value longer keeps it, though the row as a whole is the one that was written last."""
+    two = shared(tmp_path, schema=UNIQUE)
+    run(two, "a", "INSERT INTO named VALUES ('of a', 'x', 'a', 1)")
+    run(two, "b", "INSERT INTO named VALUES ('of b', 'x', 'b', 2)")
+    run(two, "a", "UPDATE named SET n = 3")
+    two.level()
+    two.assert_converged()
+    assert two.rows("b")["named"] == [("of a", "x", "a", 3)]
+
+
 def test_a_row_that_gave_way_is_kept_with_the_one_that_it_gave_way_to(tmp_path: Path) -> None:
     two = shared(tmp_path, schema=UNIQUE)
     run(two, "a", "INSERT INTO named VALUES ('of a', 'x', 'a', 1)")

@@ -14,15 +14,19 @@ from replicate.instance.consumers import Consumer, write_consumer
 from replicate.roles.partition_writers import share
 from replicate.roles.retiring import retire
 from tests.harness.suppliers import Suppliers
+from update_process import unstamped
 
 SEGMENTS = "[journal]\npool_bytes = 1048576\nsegment_bytes = 1048576\ndurability = 'off'\n"
 LINE = (("a", "b"), ("b", "c"), ("c", "b"), ("b", "a"))
 """a and c never speak to each other."""
 
 
-@pytest.fixture
-def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suppliers:
+@pytest.fixture(params=["looked at", "stamped"])
+def line(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suppliers:
+    """`stamped`: no row is held without stamps, so that the journal is kept for nothing but what others may lack."""
     monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    if request.param == "stamped":
+        monkeypatch.setattr(unstamped, "ROWS_MAX", 0)
     made = Suppliers.create(tmp_path, 3, settings=SEGMENTS)
     for name in ("b", "c"):
         share(made.by["a"], "DEFAULT", name, keys_chosen=True, timeout_s=30)
@@ -78,6 +82,28 @@ def test_what_one_may_lack_that_is_no_peer_stays_until_it_has_told(line: Supplie
     line.carry("b", "a")
     assert known(line, "a") >= end
     assert len(pruned(line, "a")) >= 2
+
+
+@pytest.mark.parametrize("line", ["stamped"], indirect=True)
+def test_a_segment_stays_for_its_last_transaction_and_goes_with_it(line: Suppliers) -> None:
+    """c has one after the other, of two in each segment."""
+    line.level(LINE)
+    write_segments(line, "a")
+    line.carry("a", "b")
+    tell(line, "b")
+    line.carry("b", "a")
+    gone = 0
+    for _ in range(4):
+        line.carry("b", "c", most=1)
+        tell(line, "c")
+        line.carry("c", "b")
+        line.carry("b", "a")
+        has, begins = known(line, "a"), make_chain(line.by["a"]).first_seqnos()
+        assert has is not None
+        gone += len(pruned(line, "a"))
+        kept = max(begin for begin in begins if begin <= has + 1)
+        assert make_chain(line.by["a"]).first_seqnos()[0] == kept
+    assert gone > 1
 
 
 def test_what_one_began_with_it_has_though_it_has_told_nothing(line: Suppliers) -> None:

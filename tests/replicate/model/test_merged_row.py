@@ -393,6 +393,34 @@ def test_every_value_that_is_not_in_a_row_and_nobody_saw_is_told_somewhere() -> 
             assert [(found.winner, found.values[1]) for found in site.losses] == [(winner, loser)]
 
 
+@pytest.mark.parametrize(
+    ("time_of_c", "kept"),
+    [
+        (5, (["of C"], ["of C"], ["of C"])),
+        (15, (["of C"], ["of A", "of C"], ["of A", "of C"])),
+        (25, (["of B"], ["of A", "of B"], ["of A", "of B"])),
+    ],
+    ids=["before both", "between", "after both"],
+)
+def test_of_a_third_writer_each_site_keeps_what_nobody_had_seen_and_nothing_twice(
+    time_of_c: int, kept: tuple[list[str], ...]
+) -> None:
+    """B has written over A's value, which it had seen; C knows of neither, and comes at any place. Where C meets A's
+    value before B has come, that is kept, too: one site may have it that the others have not."""
+    told = (1, "a", "b")
+    of_a = Frame(1, 1, 10, {}, [(1, update((1, "of A", "b"), 1), told)])
+    of_b = Frame(2, 1, 20, {1: 1}, [(1, update((1, "of B", "b"), 1), (1, "of A", "b"))])
+    of_c = Frame(3, 1, time_of_c, {}, [(1, update((1, "of C", "b"), 1), told)])
+    found = []
+    for order in ((of_a, of_b, of_c), (of_a, of_c, of_b), (of_c, of_a, of_b)):
+        site = Site(4, 0, True, table={1: told})
+        for frame in order:
+            site.take(frame, 4)
+        assert site.table == {1: (1, "of C" if time_of_c == 25 else "of B", "b")}
+        found.append(sorted(one.values[1] for one in site.losses))
+    assert tuple(found) == kept
+
+
 def test_never_is_before_every_stamp() -> None:
     assert Stamp(1, 1, 1) > NEVER
     assert Row().newest == NEVER
