@@ -46,7 +46,6 @@ from replicate.model.clock_skew import HEARD_NS, csn_end
 from replicate.pool import control as word
 from replicate.pool.doorbell import Doorbell
 from replicate.pool.receive_pool import SOURCE_LAST_SEQNO, UPDATE_SLOT, ReceivePool
-from replicate.roles.restored_supplier import turn_back
 from replicate.status.partition_figures import PartitionFigures, in_records
 from update_process.applier import Applier
 from update_process.batch.by_partition import PartitionCounts
@@ -142,6 +141,8 @@ async def _apply(context: DaemonContext, instance: Instance, orders: ReportingOr
         session.close()
         close_door(session.door)
     if turned_back is not None:
+        from replicate.roles.restored_supplier import turn_back
+
         context.log.error("it takes no writes until all of it is back", error=str(turned_back), code=turned_back.code)
         await trio.to_thread.run_sync(partial(turn_back, instance, origin=own))
     instance.reload()

@@ -42,7 +42,6 @@ from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_run import note_last_run, read_last_run, run_with, warning_of
 from replicate.daemon.listening import listen
 from replicate.daemon.log import LogFile, make_logger, terminal
-from replicate.daemon.metrics_port import MetricsServer, Watched
 from replicate.daemon.pool_sizes import void_pool_sizes
 from replicate.daemon.standing_aside import is_asked_aside
 from replicate.daemon.status_file import FAILED, SERVING, STARTING, STOPPED, STOPPING, DaemonStatus
@@ -369,6 +368,8 @@ class _Frame:
         wanted = getattr(getattr(context.config, context.kind, None), "metrics_listen", "")
         if not wanted:
             return
+        from replicate.daemon.metrics_port import MetricsServer, Watched
+
         listeners, address = await listen(wanted, where=f"{context.kind}.metrics_listen")
         watched = Watched(
             figures=lambda: context.figures(),

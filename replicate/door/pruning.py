@@ -25,7 +25,6 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from replicate.door.door import Door
-from replicate.door.known_to_all import known_to_all
 from replicate.door.recovery.stale_wal import refuse_stale_file
 from replicate.errors import BusyError, ReplicateError
 from replicate.instance.archive_mark import archived_seqno
@@ -197,9 +196,12 @@ class _Pruning:
 
     def _known_to_all(self, below: int | None) -> int | None:
         """No more than all suppliers have that share. At the cap nobody waits for that."""
-        if below is None or (known := known_to_all(self._door, self._chain)) is None:
+        if below is None or not self._door.instance.is_supplier:
             return below
-        return min(below, known + 1)
+        from replicate.door.known_to_all import known_to_all
+
+        known = known_to_all(self._door, self._chain)
+        return below if known is None else min(below, known + 1)
 
     def _not_absorbed(self) -> list[int]:
         """Of a supplier's regions, up to where the Update Process has looked at the journal for what several write."""

@@ -19,7 +19,6 @@ from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.limits import PARTITION_STREAM
 from replicate.model.moment import wall_ns
-from replicate.transfer.seed.incoming import Incoming, seed_directory
 
 ByPartition = dict[str, dict[str, Any]]
 """The name of a figure -> the name of a partition -> its value."""
@@ -109,6 +108,7 @@ def in_copy(instance: Instance) -> ByPartition:
     numbers = instance.content.choice.loading
     if not numbers:
         return {}
+    from replicate.transfer.seed.incoming import Incoming, seed_directory
 
     incoming = Incoming(seed_directory(instance.path))
     for path in (incoming.part, incoming.whole):

@@ -30,6 +30,7 @@ import replicate.daemon.listening
 import replicate.daemon.order_socket
 import replicate.door.barrier
 import replicate.door.interval_sync
+import replicate.door.known_to_all
 import replicate.door.primary
 import replicate.door.pruning
 import replicate.door.recovery.opening
