@@ -34,6 +34,7 @@ from replicate.daemon.orders import SWITCH_OVER, options_of
 from replicate.daemon.repeated_lines import Repetitions
 from replicate.daemon.role_watch import other_role
 from replicate.daemon.statistics_lines import Reporting, ReportingOrders, no_such_order
+from replicate.daemon.ticks import sleep_to_tick
 from replicate.errors import DamagedError, ReplicateError
 from replicate.filters.switch import ORDER, FilterSwitch
 from replicate.instance.instance import Instance
@@ -295,7 +296,7 @@ class ReceiverServer:
             await source.look_whether_restored()
             source.tell()
             source.sample()
-            await trio.sleep(LOOK_S)
+            await sleep_to_tick(LOOK_S)
 
     async def _pool_is_gone(self) -> None:
         source = self.source

@@ -26,6 +26,7 @@ import trio
 from replicate.compare.patrol_rounds import Place, is_within, pause_s
 from replicate.compare.range_check import as_of, skip_table, take_range
 from replicate.daemon.link_driver import Drive
+from replicate.daemon.ticks import sleep_to_tick
 from replicate.errors import ReplicateError
 from replicate.model.transaction import TableDefinition
 from replicate.pool import control as word
@@ -128,7 +129,7 @@ class Patrol:
                 if is_within(hours, time.localtime().tm_hour) and self._may_go() and self._has_place():
                     await self._go()
                 else:
-                    await trio.sleep(LOOK_S)
+                    await sleep_to_tick(LOOK_S)
         finally:
             consumer.indexes.beside = ""
             with suppress(ReplicateError):

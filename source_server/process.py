@@ -26,6 +26,7 @@ from replicate.daemon.order_socket import CommandSocket, answer
 from replicate.daemon.orders import FOLLOW, PROBE, PROGRESS, SWITCH_OVER, options_of, socket_name
 from replicate.daemon.source_progress import progress_facts
 from replicate.daemon.statistics_lines import Reporting, no_such_order
+from replicate.daemon.ticks import next_tick
 from replicate.door.flush import flush
 from replicate.door.pruning import prune_journal
 from replicate.door.recovery.opening import close_door, is_being_seeded, open_door
@@ -65,7 +66,7 @@ PRIMARY_THERE_S: Final = 60.0
 first hard tries come as quickly as others: its Receiver Server may be about to follow its role.)"""
 GIVES_WAY_S: Final = 5.0
 """And so long after one that has to give way to us has said so."""
-POOL_LOOK_S: Final = 0.25
+POOL_LOOK_S: Final = 0.5
 PENDING_TRY_S: Final = 0.3
 """So often a successor is tried to be told: applications wait for it."""
 BRIEF_REASONS: Final = ("CUT", "HELLO_TIMEOUT", "KEY_MISSING")
@@ -326,7 +327,7 @@ class SourceServer:
         """PoolReplacedError soon after the instance has another pool, as after a change of its role."""
         while True:
             self.consumer.door.pool.check_current()
-            with trio.move_on_after(POOL_LOOK_S):
+            with trio.move_on_at(next_tick(POOL_LOOK_S)):
                 await self._giver.changed.wait()
 
     async def follow(self) -> dict[str, object]:

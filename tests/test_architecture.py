@@ -185,6 +185,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "replicate.daemon.metrics_port",
         "replicate.daemon.order_socket",
         "replicate.daemon.statistics_lines",
+        "replicate.daemon.ticks",
         "replicate.daemon.role_watch",
         "replicate.filters.filter_process",
         "replicate.filters.stream",

@@ -27,6 +27,7 @@ from replicate.daemon.figures import no_figures
 from replicate.daemon.role_watch import other_role
 from replicate.daemon.statistics import BusyRate, Lag, Statistics
 from replicate.daemon.statistics_lines import Reporting, ReportingOrders, configured_period_s
+from replicate.daemon.ticks import sleep_to_tick
 from replicate.door.flush import flush
 from replicate.door.pruning import prune_journal
 from replicate.door.recovery.opening import close_door
@@ -297,7 +298,7 @@ class _Driver:
             self._sample(pool)
             if by_partition := self._applied_of_each():
                 self._context.status(**by_partition)
-            await trio.sleep(ALIVE_PERIOD_S)
+            await sleep_to_tick(ALIVE_PERIOD_S)
 
     def _judge_own_clock(self, pool: ReceivePool) -> None:
         """A supplier whose clock is ahead of all others' is kept from writing: they would stop at what it writes."""

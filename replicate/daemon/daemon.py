@@ -45,6 +45,7 @@ from replicate.daemon.log import LogFile, make_logger, terminal
 from replicate.daemon.pool_sizes import void_pool_sizes
 from replicate.daemon.standing_aside import is_asked_aside
 from replicate.daemon.status_file import FAILED, SERVING, STARTING, STOPPED, STOPPING, DaemonStatus
+from replicate.daemon.ticks import sleep_to_tick
 from replicate.errors import (
     AlreadyRunningError,
     InternalError,
@@ -464,14 +465,11 @@ class _Frame:
     async def _keep_files(self) -> None:
         """A removal of run/, locks/ or what is in it must not make anybody believe that we are not there, nor start a
         second one beside us. Raises AlreadyRunningError where that has happened all the same, NotFoundError."""
-        context = self._context
         while True:
-            await trio.sleep(KEEP_PERIOD_S)
+            await sleep_to_tick(KEEP_PERIOD_S)
             async with self._keeping:
-                if self._held:
-                    await trio.to_thread.run_sync(self._keep_files_now)
-            is_free = not context.stop_requested.is_set() and not context.asks_aside
-            if is_free and await trio.to_thread.run_sync(is_asked_aside, context.instance_path, context.name):
+                is_asked = await trio.to_thread.run_sync(self._look_at_files)
+            if is_asked:
                 self._stand_aside()
 
     def _stand_aside(self) -> None:
@@ -483,6 +481,12 @@ class _Frame:
         self._drain.deadline = trio.current_time() + context.stop_deadline_s
         context.log.info("stands aside")
         context.stop_requested.set()
+
+    def _look_at_files(self) -> bool:
+        """Keep ours; whether we are to stand aside."""
+        if self._held:
+            self._keep_files_now()
+        return is_asked_aside(self._context.instance_path, self._context.name)
 
     def _keep_files_now(self) -> None:
         try:

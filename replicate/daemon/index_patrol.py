@@ -26,6 +26,7 @@ from replicate.compare.index_found import (
 )
 from replicate.compare.patrol_rounds import Place, is_within, pause_s
 from replicate.door.recovery.opening import SEEDING_MARKER
+from replicate.daemon.ticks import sleep_to_tick
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.settings.load import parse_hours
@@ -67,8 +68,8 @@ class IndexPatrol:
             return
         hours = parse_hours(settings.patrol_hours, where="patrol_hours")
         with closing(FileLock(self._instance.locks_directory / "indexes.lock")) as lock:
-            while not lock.try_acquire():  # noqa: ASYNC110 - another process has it
-                await trio.sleep(LOOK_S)
+            while not lock.try_acquire():
+                await sleep_to_tick(LOOK_S)
             self.found = look_at_indexes(self._instance.path)
             self._is_kept = self.found != IndexesFound()
             try:
@@ -76,7 +77,7 @@ class IndexPatrol:
                     place = self._place() if is_within(hours, time.localtime().tm_hour) else None
                     self.goes = place is not None
                     if place is None:
-                        await trio.sleep(LOOK_S)
+                        await sleep_to_tick(LOOK_S)
                     else:
                         await self._go(place)
             finally:

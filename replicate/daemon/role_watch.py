@@ -12,6 +12,7 @@ from typing import Final
 
 import trio
 
+from replicate.daemon.ticks import next_tick
 from replicate.errors import ReplicateError
 from replicate.instance.instance import FILE_NAME, Instance
 
@@ -44,5 +45,5 @@ async def other_role(instance: Instance, stop_requested: trio.Event) -> None:
     """Wait until the instance has another role than now, or the stop is requested."""
     watch = RoleWatch(instance)
     while not stop_requested.is_set() and not watch.is_other():
-        with trio.move_on_after(LOOK_S):
+        with trio.move_on_at(next_tick(LOOK_S)):
             await stop_requested.wait()

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import trio
 
+from replicate.daemon.ticks import sleep_to_tick
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.roles.succession import Other, Superseding
@@ -21,7 +22,7 @@ from replicate.roles.superseded import Met, give_way, meet
 SHOWN_S: Final = 150.0
 """So long another primary counts as there after it was heard: a Source Server that was refused by one tries again once
 a minute."""
-LOOK_S: Final = 0.25
+LOOK_S: Final = 0.5
 GIVE_WAY_S: Final = 5.0
 """So long applications' transactions are waited for at a time, with the lock of seeds and role changes held."""
 
@@ -86,7 +87,7 @@ class Encounters:
             content = self._instance.content
             if content.role == "primary" and content.fence is not None:
                 await self._give_way()
-            await trio.sleep(LOOK_S)
+            await sleep_to_tick(LOOK_S)
 
     async def _give_way(self) -> None:
         try:
