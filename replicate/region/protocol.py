@@ -152,7 +152,8 @@ class CapturedChanges(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Merged:
     """What was lost as two suppliers had changed one row at once: in the transaction `seqno` of our journal, of the row
-    with that `key`. `columns`: the names of the images' values. `left`: the row after it; None where it is gone."""
+    with that `key`. `columns`: the names of the images' values. `left`: the row after it; None where it is gone.
+    `region`: where the table is, of a supplier with several; else ""."""
 
     seqno: int
     table: str
@@ -160,6 +161,7 @@ class Merged:
     key: tuple[Any, ...]
     lost: Lost
     left: tuple[Any, ...] | None
+    region: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,7 +548,7 @@ class AppliedRegion(ReadRegion, Protocol):
     def rows(self, definitions: Mapping[int, TableDefinition], name: str) -> RowsOfRegion:
         """What applies rows to it; `name`: the region's."""
 
-    def merging(self, rows: RowsOfRegion) -> MergingRows:
+    def merging(self, rows: RowsOfRegion, *, region: str = "") -> MergingRows:
         """What merges rows into it; `rows` makes the changes."""
 
     def begin(self, *, changed_do: str) -> None:

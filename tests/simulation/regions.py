@@ -466,7 +466,8 @@ class ModelApplied(Opened):
         rows = self.checkpoint()
         return Position(last_seqno, scr_vector(rows), scr_chains(rows))
 
-    def merging(self, rows: RowsOfRegion) -> MergingRows:
+    def merging(self, rows: RowsOfRegion, *, region: str = "") -> MergingRows:
+        """A model has no two."""
         assert isinstance(rows, ModelRows)
         return ModelMerging(self.connection, rows)
 

@@ -73,9 +73,9 @@ class AppliedFile(OpenedFile):
         """What applies rows to it; `name`: the region's."""
         return RowApplier(self.connection, definitions, region=name)
 
-    def merging(self, rows: RowsOfRegion) -> RowMerger:
-        """What merges rows into it; `rows` makes the changes."""
-        return RowMerger(self.connection, rows)
+    def merging(self, rows: RowsOfRegion, *, region: str = "") -> RowMerger:
+        """What merges rows into it; `rows` makes the changes. `region`: its name, where there are several."""
+        return RowMerger(self.connection, rows, region=region)
 
     # A batch.
 

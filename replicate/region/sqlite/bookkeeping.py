@@ -339,10 +339,10 @@ def replace_scr(connection: apsw.Connection, rows: Iterable[ScrRow]) -> None:
 # State, and the schema version after our last commit.
 
 
-def read_state(connection: apsw.Connection, key: str) -> int | float | str | bytes | None:
+def read_state(connection: apsw.Connection, key: str, schema: str = "main") -> int | float | str | bytes | None:
     """A value of _replicate_state, None if it is not there."""
     value: int | float | str | bytes | None
-    value = connection.execute("SELECT value FROM main._replicate_state WHERE key = ?", (key,)).get
+    value = connection.execute(f"SELECT value FROM {quote(schema)}._replicate_state WHERE key = ?", (key,)).get
     return value
 
 

@@ -24,13 +24,16 @@ from replicate.region.sqlite.sql.statements import tokens, unquote
 from replicate.region.sqlite.virtual_tables import shadow_tables
 
 
-def unmergeable(connection: apsw.Connection, definition: TableDefinition, *, keys_chosen: bool) -> Unmergeable | None:
-    """None where they can. `keys_chosen`: the application gives every row a key that no other site gives."""
+def unmergeable(
+    connection: apsw.Connection, definition: TableDefinition, *, keys_chosen: bool, schema: str = "main"
+) -> Unmergeable | None:
+    """None where they can. `keys_chosen`: the application gives every row a key that no other site gives. `schema`: the
+    name under which the region is attached."""
     table = definition.table
-    if table in shadow_tables(connection):
+    if table in shadow_tables(connection, schema):
         return Unmergeable(table, "it keeps the content of a virtual table", "Leave it to one supplier")
     if definition.rowid:
-        definition = read_definition(connection, table, region=definition.region, by_key=True)
+        definition = read_definition(connection, table, region=definition.region, by_key=True, schema=schema)
         if definition.rowid:
             return Unmergeable(
                 table,
@@ -38,7 +41,7 @@ def unmergeable(connection: apsw.Connection, definition: TableDefinition, *, key
                 "Give it a primary key: TEXT, which the application gives (a UUID), or INTEGER PRIMARY KEY "
                 "AUTOINCREMENT",
             )
-    if definition.is_by_key and (why := _without_key(connection, definition)):
+    if definition.is_by_key and (why := _without_key(connection, definition, schema)):
         return why
     for ordinal in definition.key:
         column = definition.columns[ordinal]
@@ -48,20 +51,20 @@ def unmergeable(connection: apsw.Connection, definition: TableDefinition, *, key
                 f"its key {column.name} takes different texts for the same ({column.collation})",
                 "Make the key's collation BINARY",
             )
-    if any(not one - frozenset(definition.key) for one in unique_together(connection, definition)):
+    if any(not one - frozenset(definition.key) for one in unique_together(connection, definition, schema)):
         return Unmergeable(
             table,
             "a unique index of it has columns of the key alone",
             "Drop that index, or leave the table to one supplier",
         )
-    if definition.is_by_key and (index := _reads_rowid(connection, definition)):
+    if definition.is_by_key and (index := _reads_rowid(connection, definition, schema)):
         return Unmergeable(
             table,
             f"its unique index {index} reads the hidden rowid, which each site gives to a row for itself",
             "Drop that index, or make it one of the table's own columns",
         )
     is_chosen = definition.without_rowid or definition.is_by_key or keys_chosen
-    if not is_chosen and not is_autoincrement(connection, table):
+    if not is_chosen and not is_autoincrement(connection, table, schema):
         return Unmergeable(
             table,
             "SQLite gives its rows the next free key, and two sites would give one to different rows",
@@ -71,18 +74,18 @@ def unmergeable(connection: apsw.Connection, definition: TableDefinition, *, key
     return None
 
 
-def _without_key(connection: apsw.Connection, definition: TableDefinition) -> Unmergeable | None:
+def _without_key(connection: apsw.Connection, definition: TableDefinition, schema: str) -> Unmergeable | None:
     """Of a table whose primary key will tell its rows: what keeps it from that."""
     table, names = definition.table, [definition.columns[at].name for at in definition.key]
-    virtual = "SELECT count(*) FROM pragma_table_xinfo(?1, 'main') WHERE hidden = 2"
-    if connection.execute(virtual, (table,)).get:
+    virtual = "SELECT count(*) FROM pragma_table_xinfo(?1, ?2) WHERE hidden = 2"
+    if connection.execute(virtual, (table, schema)).get:
         return Unmergeable(
             table,
             "it has a VIRTUAL generated column, whose rows are found by the hidden rowid alone",
             "Make that column STORED, or the table WITHOUT ROWID",
         )
     no_key = " OR ".join(f"{quote(name)} IS NULL" for name in names)
-    if connection.execute(f"SELECT EXISTS (SELECT 1 FROM main.{quote(table)} WHERE {no_key})").get:
+    if connection.execute(f"SELECT EXISTS (SELECT 1 FROM {quote(schema)}.{quote(table)} WHERE {no_key})").get:
         return Unmergeable(
             table,
             f"rows of it have no key: {', '.join(names)} is NULL",
@@ -109,7 +112,7 @@ def column_groups(
     return groups_of(definition.image_length, together, whole=by_row or "CHECK" in str(sql).upper(), summed=summed)
 
 
-def unsummable(connection: apsw.Connection, definition: TableDefinition, column: str) -> str:
+def unsummable(connection: apsw.Connection, definition: TableDefinition, column: str, schema: str = "main") -> str:
     """Why what two sites add to that column at once cannot be added up; "" if it can."""
     places = {one.name: at for at, one in enumerate(definition.columns, int(definition.rowid))}
     if column not in places:
@@ -119,22 +122,21 @@ def unsummable(connection: apsw.Connection, definition: TableDefinition, column:
         return "only an INTEGER can be a sum: of other numbers one order of adding gives another sum"
     if at in definition.key:
         return "it is of the table's key"
-    if any(at in ordinals for ordinals in unique_together(connection, definition)):
+    if any(at in ordinals for ordinals in unique_together(connection, definition, schema)):
         return "a unique index reads it"
-    keys = 'SELECT count(*) FROM pragma_foreign_key_list(?1) WHERE "from" = ?2'
-    if connection.execute(keys, (definition.table, column)).get:
+    keys = 'SELECT count(*) FROM pragma_foreign_key_list(?1, ?3) WHERE "from" = ?2'
+    if connection.execute(keys, (definition.table, column, schema)).get:
         return "it is of a foreign key"
-    if _is_checked(connection, definition, column):
+    if _is_checked(connection, definition, column, schema):
         return "a CHECK reads it, and a sum of what each site may add may be what none may write"
     return ""
 
 
-def _is_checked(connection: apsw.Connection, definition: TableDefinition, column: str) -> bool:
+def _is_checked(connection: apsw.Connection, definition: TableDefinition, column: str, schema: str) -> bool:
     """Whether a CHECK of the table may read that column, also by a generated one."""
-    sql = connection.execute(
-        "SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?", (definition.table,)
-    ).get
-    wanted = {fold(column), *_generated(connection, definition)}
+    text = f"SELECT sql FROM {quote(schema)}.sqlite_schema WHERE type = 'table' AND name = ?"
+    sql = connection.execute(text, (definition.table,)).get
+    wanted = {fold(column), *_generated(connection, definition, schema)}
     is_check, depth = False, 0
     for token in tokens(str(sql)):
         if token.upper == "CHECK" and not depth:
@@ -147,37 +149,42 @@ def _is_checked(connection: apsw.Connection, definition: TableDefinition, column
     return False
 
 
-def unique_together(connection: apsw.Connection, definition: TableDefinition) -> list[frozenset[int]]:
+def unique_together(
+    connection: apsw.Connection, definition: TableDefinition, schema: str = "main"
+) -> list[frozenset[int]]:
     """Of each unique index but the key's own: the ordinals of the columns that decide which rows are in it, and with
     what values."""
     places = {fold(column.name): at for at, column in enumerate(definition.columns, int(definition.rowid))}
-    computed = _generated(connection, definition)
+    computed = _generated(connection, definition, schema)
     found: list[frozenset[int]] = []
-    for _, names in _names_of_uniques(connection, definition):
+    for _, names in _names_of_uniques(connection, definition, schema):
         ordinals = places.values() if names & computed else (places[name] for name in names & places.keys())
         found.append(frozenset(ordinals))
     return found
 
 
-def _generated(connection: apsw.Connection, definition: TableDefinition) -> frozenset[str]:
+def _generated(connection: apsw.Connection, definition: TableDefinition, schema: str) -> frozenset[str]:
     """Its generated columns, folded."""
-    text = "SELECT name FROM pragma_table_xinfo(?1, 'main') WHERE hidden IN (2, 3)"
-    names: list[Any] = connection.execute(text, (definition.table,)).fetchall()
+    text = "SELECT name FROM pragma_table_xinfo(?1, ?2) WHERE hidden IN (2, 3)"
+    names: list[Any] = connection.execute(text, (definition.table, schema)).fetchall()
     return frozenset(fold(name) for (name,) in names)
 
 
-def _names_of_uniques(connection: apsw.Connection, definition: TableDefinition) -> list[tuple[str, frozenset[str]]]:
+def _names_of_uniques(
+    connection: apsw.Connection, definition: TableDefinition, schema: str
+) -> list[tuple[str, frozenset[str]]]:
     """Each unique index but the key's own, with the names that it reads, and perhaps some more: those in the text of
     one that is partial or over an expression. Folded."""
     indexes: list[Any] = connection.execute(
-        "SELECT found.name, partial, sql FROM pragma_index_list(?1, 'main') AS found LEFT JOIN main.sqlite_schema AS "
-        "made ON made.type = 'index' AND made.name = found.name WHERE \"unique\" AND origin <> 'pk' ORDER BY 1",
-        (definition.table,),
+        "SELECT found.name, partial, sql FROM pragma_index_list(?1, ?2) AS found "
+        f"LEFT JOIN {quote(schema)}.sqlite_schema AS made ON made.type = 'index' AND made.name = found.name "
+        "WHERE \"unique\" AND origin <> 'pk' ORDER BY 1",
+        (definition.table, schema),
     ).fetchall()
     found = []
     for index, partial, sql in indexes:
-        columns = "SELECT name FROM pragma_index_info(?1, 'main')"
-        names: list[Any] = [name for (name,) in connection.execute(columns, (index,)).fetchall()]
+        columns = "SELECT name FROM pragma_index_info(?1, ?2)"
+        names: list[Any] = [name for (name,) in connection.execute(columns, (index, schema)).fetchall()]
         found.append((index, _names_in(sql) if partial or None in names else frozenset(map(fold, names))))
     return found
 
@@ -189,8 +196,8 @@ def _names_in(sql: str) -> frozenset[str]:
     return frozenset(fold(unquote(token.text)) for token in words[begin:])
 
 
-def _reads_rowid(connection: apsw.Connection, definition: TableDefinition) -> str:
+def _reads_rowid(connection: apsw.Connection, definition: TableDefinition, schema: str) -> str:
     """The name of a unique index that may read the hidden rowid; "" if none does."""
     hidden = frozenset(ROWID_NAMES) - {fold(column.name) for column in definition.columns}
-    named = (index for index, names in _names_of_uniques(connection, definition) if names & hidden)
+    named = (index for index, names in _names_of_uniques(connection, definition, schema) if names & hidden)
     return next(named, "")

@@ -44,8 +44,10 @@ def next_block(counter: int, place: int) -> int:
 class OwnCounters:
     """Of one connection that applies rows. `forget` at the begin of each transaction, `settle` at its end."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection, schema: str = "main") -> None:
+        """`schema`: the name under which the region is attached."""
         self._connection = connection
+        self._schema = schema
         self._writers: Writers | None = None
         self.moved: dict[str, int] = {}
         """Table -> its partition, where rows were inserted that `settle` has not seen."""
@@ -57,7 +59,7 @@ class OwnCounters:
     def is_own(self, partition: int) -> bool:
         """Whether each site counts for itself in the tables of a partition."""
         if self._writers is None:
-            self._writers = read_writers(self._connection) if is_region(self._connection) else Writers()
+            self._writers = self._read_writers() if is_region(self._connection) else Writers()
         return self._writers.was_merged(partition)
 
     def expect(self, definition: TableDefinition) -> None:
@@ -68,8 +70,8 @@ class OwnCounters:
     def take_places(self) -> None:
         """Partitions may have other writers now: have the counters where a writer's should be."""
         self._writers = None
-        for definition in recorded_definitions(self._connection):
-            if self.is_own(definition.partition) and is_autoincrement(self._connection, definition.table):
+        for definition in recorded_definitions(self._connection, self._schema):
+            if self.is_own(definition.partition) and is_autoincrement(self._connection, definition.table, self._schema):
                 self.expect(definition)
 
     def settle(self) -> None:
@@ -77,21 +79,24 @@ class OwnCounters:
         if not self.moved:
             return
         own = self._connection.execute("SELECT instance FROM main._replicate_region").get
-        writers = read_writers(self._connection)
+        writers = self._read_writers()
         for table, partition in self.moved.items():
             place = writers.place(partition, own)
-            if place >= 0 and self._connection.table_exists("main", table):
+            if place >= 0 and self._connection.table_exists(self._schema, table):
                 self._settle(table, place)
         self.moved.clear()
 
+    def _read_writers(self) -> Writers:
+        return read_writers(self._connection, self._schema)
+
     def _settle(self, table: str, place: int) -> None:
-        now = sequence_value(self._connection, table) or 0
-        newest = self._connection.execute(f"SELECT max(rowid) FROM main.{quote(table)}").get
+        now = sequence_value(self._connection, table, self._schema) or 0
+        newest = self._connection.execute(f"SELECT max(rowid) FROM {quote(self._schema)}.{quote(table)}").get
         counter = max(now, newest or 0)
         if not is_in_own_block(counter, place) or (counter - 1) % _BLOCK >= _NEARLY:
             counter = next_block(counter, place)
         if counter != now:
-            set_sequence(self._connection, table, counter)
+            set_sequence(self._connection, table, counter, self._schema)
 
 
 def own_places(connection: apsw.Connection, writers: Writers, own: bytes, schema: str = "main") -> dict[str, int]:

@@ -20,6 +20,7 @@ from replicate.model.merged_row import Lost, Row, Stamp, pack_row, unpack_row
 from replicate.region.protocol import Merged, MergedRow
 from replicate.region.sqlite.bookkeeping import ABSORBED, OWN_STATEMENT, read_state, store_schema_version, write_state
 from replicate.region.sqlite.open import open_region
+from replicate.region.sqlite.sql.names import quote
 
 _TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS _replicate_version (
@@ -65,28 +66,30 @@ def make_stamp_tables(connection: apsw.Connection, *, begins_at: int) -> None:
         write_absorbed(connection, begins_at - 1)
 
 
-def read_absorbed(connection: apsw.Connection) -> int:
+def read_absorbed(connection: apsw.Connection, schema: str = "main") -> int:
     """See ABSORBED; 0 where nothing was ever shared."""
-    value = read_state(connection, ABSORBED)
+    value = read_state(connection, ABSORBED, schema)
     return value if isinstance(value, int) else 0
 
 
-def write_absorbed(connection: apsw.Connection, seqno: int) -> None:
+def write_absorbed(connection: apsw.Connection, seqno: int, schema: str = "main") -> None:
     """The stamps are those up to that number, inside the caller's transaction."""
-    write_state(connection, ABSORBED, seqno)
+    write_state(connection, ABSORBED, seqno, schema)
 
 
-def forget_stamps(connection: apsw.Connection, seqno: int) -> None:
+def forget_stamps(connection: apsw.Connection, seqno: int, schema: str = "main") -> None:
     """The schema changes in a transaction that has at least that number, and all suppliers have the same rows there
     (door/fenced_schema.py): forget all stamps, inside the caller's transaction. Nothing happens where nothing was ever
     shared. NotSupportedError where a row waits beside its table."""
-    if not (absorbed := read_absorbed(connection)):
+    if not (absorbed := read_absorbed(connection, schema)):
         return
-    if connection.table_exists("main", "_replicate_version"):
-        if connection.execute(_WAITING, (_WAITS,), prepare_flags=OWN_STATEMENT).fetchall():
+    if connection.table_exists(schema, "_replicate_version"):
+        stamps = f"{quote(schema)}._replicate_version"
+        text = f"SELECT 1 FROM {stamps} WHERE origin = ?"
+        if connection.execute(text, (_WAITS,), prepare_flags=OWN_STATEMENT).fetchall():
             raise NotSupportedError("the schema changes while a row waits for what it had before a restoration")
-        connection.execute("DELETE FROM main._replicate_version", prepare_flags=OWN_STATEMENT)
-    write_absorbed(connection, max(absorbed, seqno))
+        connection.execute(f"DELETE FROM {stamps}", prepare_flags=OWN_STATEMENT)
+    write_absorbed(connection, max(absorbed, seqno), schema)
 
 
 def key_of(values: Iterable[Any]) -> bytes:
@@ -264,7 +267,8 @@ def _packed(lost: Lost) -> list[Any]:
 def pack_merged(merged: Merged) -> bytes:
     """What was lost in a merge, but for the transaction's number."""
     names = [merged.table, list(merged.columns), list(merged.key)]
-    packed: bytes = msgpack.packb([*names, *_packed(merged.lost), merged.left])
+    region = [merged.region] if merged.region else []
+    packed: bytes = msgpack.packb([*names, *_packed(merged.lost), merged.left, *region])
     return packed
 
 
@@ -274,8 +278,14 @@ def gave_way(losses: Iterable[bytes]) -> bool:
 
 
 def _merged_of(facts: bytes, seqno: int) -> Merged:
-    table, columns, key, what, winner, loser, values, ordinals, left = msgpack.unpackb(facts, use_list=False)
-    return Merged(seqno, table, columns, key, Lost(what, Stamp(*winner), Stamp(*loser), values, ordinals), left)
+    table, columns, key, what, winner, loser, values, ordinals, left, *region = msgpack.unpackb(facts, use_list=False)
+    lost = Lost(what, Stamp(*winner), Stamp(*loser), values, ordinals)
+    return Merged(seqno, table, columns, key, lost, left, *region)
+
+
+def losses_in(region: str, losses: Iterable[bytes]) -> list[bytes]:
+    """Those that are of a region: where there is one only, none is named."""
+    return [facts for facts in losses if _merged_of(facts, 0).region in ("", region)]
 
 
 def note_losses(connection: apsw.Connection, seqno: int, losses: Iterable[bytes]) -> None:

@@ -83,24 +83,26 @@ def read_definition(
     partition: int = PARTITION_DEFAULT,
     version: int = 1,
     by_key: bool | None = None,
+    schema: str = "main",
 ) -> TableDefinition:
-    """The definition of a table of the main schema as it is now. `by_key`: its primary key, where it has one, is to
-    tell its rows, not a hidden rowid (None: as its recorded definition has it).
+    """The definition of a table as it is now, in the region that is attached as `schema`. `by_key`: its primary key,
+    where it has one, is to tell its rows, not a hidden rowid (None: as its recorded definition has it).
 
     Raises NotSupportedError: no such ordinary table, or all names of its hidden rowid are taken by columns.
     """
     # Asked for by name: a list of all tables for each of them would cost the square of their number.
     found = connection.execute(
-        "SELECT name, wr, strict FROM pragma_table_list(?1) WHERE schema = 'main' AND type IN ('table', 'shadow')",
-        (table,),
+        "SELECT name, wr, strict FROM pragma_table_list(?1) WHERE schema = ?2 AND type IN ('table', 'shadow')",
+        (table, schema),
     ).fetchall()
     if not found or is_internal(table):
         raise NotSupportedError(f"{table} is no ordinary table", where=connection.filename, table=table)
     name, without_rowid, strict = found[0]
     if by_key is None:
-        recorded = None if without_rowid else recorded_definition(connection, str(name))
+        recorded = None if without_rowid else recorded_definition(connection, str(name), schema)
         by_key = recorded is not None and recorded.is_by_key
-    return _definition(connection, str(name), bool(without_rowid), bool(strict), region, partition, version, by_key)
+    facts = region, partition, version, by_key, schema
+    return _definition(connection, str(name), bool(without_rowid), bool(strict), *facts)
 
 
 def read_alike(first: apsw.Connection, second: apsw.Connection, table: str) -> tuple[TableDefinition, TableDefinition]:
@@ -297,11 +299,13 @@ def assign_partition(
     return changed
 
 
-def tell_by_key(connection: apsw.Connection, tables: Collection[str]) -> tuple[TableDefinition, ...]:
+def tell_by_key(
+    connection: apsw.Connection, tables: Collection[str], schema: str = "main"
+) -> tuple[TableDefinition, ...]:
     """Have those of the tables that have a hidden rowid and a primary key be by key from here on, inside the caller's
     transaction; the definitions that changed. Every open connection reads its tables again."""
     changed = []
-    for definition in recorded_definitions(connection):
+    for definition in recorded_definitions(connection, schema):
         if definition.table in tables and definition.rowid:
             found = read_definition(
                 connection,
@@ -310,22 +314,24 @@ def tell_by_key(connection: apsw.Connection, tables: Collection[str]) -> tuple[T
                 partition=definition.partition,
                 version=definition.version + 1,
                 by_key=True,
+                schema=schema,
             )
             if found.is_by_key:
-                record_definition(connection, found)
+                record_definition(connection, found, schema)
                 changed.append(found)
     if changed:
-        have_tables_read_again(connection)
+        have_tables_read_again(connection, schema)
     return tuple(changed)
 
 
-def have_tables_read_again(connection: apsw.Connection) -> None:
+def have_tables_read_again(connection: apsw.Connection, schema: str = "main") -> None:
     """In the caller's transaction: the schema's version rises, so that every open connection reads its tables again,
     whose definitions have changed though no statement has changed them."""
     defensive = connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, -1)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)  # else SQLite passes over the next statement (measured)
     try:
-        connection.execute(f"PRAGMA main.schema_version = {int(connection.pragma('schema_version')) + 1}")
+        now: Any = connection.execute(f"PRAGMA {quote(schema)}.schema_version").get
+        connection.execute(f"PRAGMA {quote(schema)}.schema_version = {int(now) + 1}")
     finally:
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, defensive)
 
@@ -339,12 +345,12 @@ def _unpacked(packed: bytes) -> TableDefinition:
     return TableDefinition.unpack(msgpack.unpackb(packed, use_list=True))
 
 
-def recorded_definition(connection: apsw.Connection, table: str) -> TableDefinition | None:
+def recorded_definition(connection: apsw.Connection, table: str, schema: str = "main") -> TableDefinition | None:
     """The definition of one table as it was recorded last; None where there is none, or no region."""
-    if not connection.table_exists("main", "_replicate_table"):
+    if not connection.table_exists(schema, "_replicate_table"):
         return None
     packed = connection.execute(
-        "SELECT definition FROM main._replicate_table WHERE name = ? AND definition <> x''", (table,)
+        f"SELECT definition FROM {quote(schema)}._replicate_table WHERE name = ? AND definition <> x''", (table,)
     ).get
     return _unpacked(packed) if packed else None
 
@@ -483,12 +489,12 @@ def is_autoincrement(connection: apsw.Connection, table: str, schema: str = "mai
     )
 
 
-def sequence_value(connection: apsw.Connection, table: str) -> int | None:
+def sequence_value(connection: apsw.Connection, table: str, schema: str = "main") -> int | None:
     """The table's counter in sqlite_sequence; None if there is none, or it stands at 0 (see COUNTERS)."""
-    if not connection.table_exists("main", "sqlite_sequence"):
+    if not connection.table_exists(schema, "sqlite_sequence"):
         return None
     value: int | None = connection.execute(
-        "SELECT seq FROM main.sqlite_sequence WHERE name = ? AND seq IS NOT 0", (table,)
+        f"SELECT seq FROM {quote(schema)}.sqlite_sequence WHERE name = ? AND seq IS NOT 0", (table,)
     ).get
     return value
 

@@ -53,14 +53,10 @@ def check_module(name: str, module: str, *, where: str) -> None:
         )
 
 
-def shadow_tables(connection: apsw.Connection) -> set[str]:
+def shadow_tables(connection: apsw.Connection, schema: str = "main") -> set[str]:
     """The tables in which virtual tables keep their content."""
-    return {
-        name
-        for (name,) in connection.execute(
-            "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'shadow'"
-        )
-    }
+    text = "SELECT name FROM pragma_table_list WHERE schema = ? AND type = 'shadow'"
+    return {name for (name,) in connection.execute(text, (schema,))}
 
 
 def tables_together(connection: apsw.Connection) -> list[frozenset[str]]:

@@ -76,7 +76,7 @@ class WrittenFile:
 
     def tell_by_key(self, tables: Collection[str]) -> tuple[TableDefinition, ...]:
         """Have rows of those tables be told by their primary keys; the definitions that changed."""
-        return tell_by_key(self._connection, tables)
+        return tell_by_key(self._connection, tables, self.schema)
 
     def tables(self) -> Sequence[TableDefinition]:
         """What is recorded of its tables."""
@@ -84,21 +84,21 @@ class WrittenFile:
 
     def unmergeable(self, definition: TableDefinition, *, keys_chosen: bool) -> Unmergeable | None:
         """What keeps a table from being written by several suppliers."""
-        return unmergeable(self._connection, definition, keys_chosen=keys_chosen)
+        return unmergeable(self._connection, definition, keys_chosen=keys_chosen, schema=self.schema)
 
     def unsummable(self, definition: TableDefinition, column: str) -> str:
         """Why what two sites add to that column at once cannot be added up; "" if it can."""
-        return unsummable(self._connection, definition, column)
+        return unsummable(self._connection, definition, column, self.schema)
 
     def take_places(self) -> None:
         """Have the counters of tables that several write stand where our instance counts."""
-        counters = OwnCounters(self._connection)
+        counters = OwnCounters(self._connection, self.schema)
         counters.take_places()
         counters.settle()
 
     def forget_stamps(self, seqno: int) -> None:
         """Forget who wrote which row up to that number: the schema changes."""
-        forget_stamps(self._connection, seqno)
+        forget_stamps(self._connection, seqno, self.schema)
 
     def counted_out(self, writers: Writers, own: bytes) -> tuple[str, int] | None:
         """A table whose AUTOINCREMENT counter stands in another supplier's block, and the counter; None: there is

@@ -60,9 +60,11 @@ class _RowPiece:
 class RowMerger:
     """Of one region, in the caller's transactions: `begin` at the begin of each, and after any rollback."""
 
-    def __init__(self, connection: apsw.Connection, rows: RowsOfRegion) -> None:
+    def __init__(self, connection: apsw.Connection, rows: RowsOfRegion, *, region: str = "") -> None:
+        """`region`: its name, where there are several."""
         self._connection = connection
         self._rows = rows
+        self._region = region
         self._stamps = RowStamps(connection)
         self._tables: dict[int, StampedTable] = {}
         self._uniques: dict[int, frozenset[int]] = {}
@@ -448,7 +450,7 @@ class RowMerger:
         definition = self._definition(table_id)
         columns = tuple(column.name for column in definition.columns)
         self.lost_count += 1
-        self.lost.append(Merged(self._rows.seqno, definition.table, columns, key, one, left))
+        self.lost.append(Merged(self._rows.seqno, definition.table, columns, key, one, left, self._region))
 
     def _read(self, table_id: int, key: Image) -> Image | None:
         definition = self._definition(table_id)

@@ -40,7 +40,7 @@ from replicate.region.sqlite.guards import install_guards
 from replicate.region.sqlite.listed_columns import blank_new_columns, listed_tables
 from replicate.region.sqlite.open import translate
 from replicate.region.sqlite.own_counters import OwnCounters
-from replicate.region.sqlite.row_stamps import forget_stamps, note_losses
+from replicate.region.sqlite.row_stamps import forget_stamps, losses_in, note_losses
 from replicate.region.sqlite.schema import (
     check_definition,
     forget_dropped,
@@ -340,7 +340,7 @@ class RowApplier:
     def _note_losses(self, values: Any) -> None:
         """A transaction that was merged elsewhere, or here by a process that was killed, tells what was lost."""
         if values:
-            note_losses(self._connection, self.seqno, values[2])
+            note_losses(self._connection, self.seqno, losses_in(self.region, values[2]))
 
     def _take_definition(self, table_id: Any, values: Any) -> None:
         definition = TableDefinition.unpack(values)

@@ -214,14 +214,15 @@ def place_of_rowid(connection: apsw.Connection, definition: TableDefinition, mas
     return mask.bit_count() + key
 
 
-def set_sequence(connection: apsw.Connection, table: str, value: int | None) -> None:
+def set_sequence(connection: apsw.Connection, table: str, value: int | None, schema: str = "main") -> None:
     """Set the table's value in sqlite_sequence; None removes it."""
+    counters = f"{quote(schema)}.sqlite_sequence"
     if value is None:
-        connection.execute("DELETE FROM main.sqlite_sequence WHERE name = ?", (table,))
+        connection.execute(f"DELETE FROM {counters} WHERE name = ?", (table,))
         return
-    connection.execute("UPDATE main.sqlite_sequence SET seq = ?2 WHERE name = ?1", (table, value))
+    connection.execute(f"UPDATE {counters} SET seq = ?2 WHERE name = ?1", (table, value))
     if connection.changes() == 0:
-        connection.execute("INSERT INTO main.sqlite_sequence (name, seq) VALUES (?, ?)", (table, value))
+        connection.execute(f"INSERT INTO {counters} (name, seq) VALUES (?, ?)", (table, value))
 
 
 class _Judge:
