@@ -34,6 +34,8 @@ from replicate.region.sqlite.apply.rows import lacks_region
 from update_process.batch.by_partition import PartitionCounts
 from update_process.window.columns import PAYLOAD, Changes
 
+_OF_ALL: Final = frozenset((int(Op.SEEN), int(Op.RESOLVED)))
+"""What suppliers tell: each region has it."""
 _SPECIAL: Final = frozenset((int(Op.DEFINE), int(Op.SCHEMA), int(Op.REGION)))
 _OF_ROWS: Final = frozenset((int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE), int(Op.SEQUENCE)))
 
@@ -193,6 +195,10 @@ class Routes:
             self._check_moves(kept)
         for place in range(0, len(kept), 4):
             op, table_id, argument, values = kept[place : place + 4]
+            if op in _OF_ALL:
+                for one in regions:
+                    runs.setdefault(one, []).extend((op, table_id, argument, values))
+                continue
             region = self._region_of(op, table_id, argument, values)
             if region is not None and not (op in _OF_ROWS and table_id in self._passed):
                 runs.setdefault(region, []).extend((op, table_id, argument, values))
@@ -224,6 +230,9 @@ class Routes:
         runs: dict[str, list[tuple[Any, ...]]] = {}
         known: dict[Any, list[tuple[Any, ...]]] = {}
         for change in zip(*changes, strict=True):
+            if change[0] in _OF_ALL:
+                for region in self._session.rows:
+                    runs.setdefault(region, []).append(change)
             if change[0] in TELLS_ONLY:
                 continue
             run = known.get(change[1])
@@ -244,8 +253,8 @@ class Routes:
         return known
 
     def _region_of(self, op: Any, table_id: Any, argument: Any, values: Any) -> str | None:
-        if op in (Op.SEEN, Op.RESOLVED):
-            return next(iter(self._session.rows))  # a supplier has one region, and so has one that follows it
+        if op in _OF_ALL:
+            return next(iter(self._session.rows))  # of an overwrite, which changes rows: one is enough
         if op in TELLS_ONLY:
             return None
         if op == Op.REGION:

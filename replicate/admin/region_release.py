@@ -72,6 +72,12 @@ def release_region(
     is untouched after any of them.
     """
     entry = instance.region(name)
+    if len(instance.regions) > 1:
+        instance.refuse_supplier(
+            "all suppliers have the same regions",
+            f"To take the whole instance out: replicate -i {instance.named} instance remove; or make it a secondary "
+            f"first: replicate -i {instance.named} instance convert --role secondary",
+        )
     check_nothing_runs(instance.path, instance.named)
     update = DaemonFiles(instance.path, "update")
     with update.lock.kept_down("release") if instance.role == "secondary" else nullcontext():

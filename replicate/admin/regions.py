@@ -57,7 +57,10 @@ def add_region(
     finishes the work.
     """
     check_name(name, "region")
-    instance.refuse_supplier("it has one region", "Put the tables into that database; or make an instance of its own")
+    instance.refuse_supplier(
+        "it has the regions that its network's first supplier had as it became one",
+        "Put the tables into one of them, by a change of the schema; or make an instance of its own",
+    )
     if instance.role != "primary":
         raise PermissionRefusedError(
             f"instance {instance.name} is secondary: it gets its regions from the primary",

@@ -67,8 +67,7 @@ def run_schema(instance: Instance, text: str, *, where: str, region: str | None 
         _check(instance, one, own, f"{where}, statement {number}")
     if not texts:
         raise UsageError("no statement stands there", where=where, do="Write the schema changes into it")
-    name = region or ("main" if len(instance.regions) != 1 else instance.regions[0].name)
-    entry = instance.region(name)
+    entry = instance.region(_region_named(instance, region))
     with DaemonFiles(instance.path, "update").lock.kept_down("schema run"):
         session = open_apply_session(instance)
         try:
@@ -91,11 +90,13 @@ def run_fenced(
     *,
     where: str,
     timeout_s: float,
+    region: str | None = None,
     waits: Callable[[ToldFence], None] | None = None,
 ) -> FencedRun:
     """Run the statements of `text`, which came from `where`, on a supplier, once all others stand aside, for up to
-    `timeout_s`. `connect`: opens an application's connection to a region. Where `fence` was called before, the fence
-    stays; else it ends with this. `waits`: as for `fence`.
+    `timeout_s`. `connect`: opens an application's connection to a region. `region`: the one that is changed (None: main
+    where there are several). Where `fence` was called before, the fence stays; else it ends with this. `waits`: as for
+    `fence`.
 
     UsageError for what is no schema change, and what fails; NotSupportedError for what suppliers cannot share, or is
     not replicated: nothing is changed then, and nobody stands aside for it. Raises as `fence`, and what a commit
@@ -105,8 +106,8 @@ def run_fenced(
         _check_travels(one, f"{where}, statement {number}")
     if not texts:
         raise UsageError("no statement stands there", where=where, do="Write the schema changes into it")
-    region = instance.regions[0].name if instance.regions else "main"
-    with closing(connect(region)) as connection:
+    name = _region_named(instance, region)
+    with closing(connect(name)) as connection:
         _run_all(connection, texts, where)
         connection.rollback()
     deadline_s = time.monotonic() + timeout_s
@@ -114,10 +115,13 @@ def run_fenced(
         left_s = max(0.0, deadline_s - time.monotonic())
         is_once = fence(instance, timeout_s=left_s, is_once=True, waits=waits).is_once
         try:
-            with closing(connect(region)) as connection:
+            with closing(connect(name)) as connection:
+                for entry in instance.regions:  # each is told, in the same transaction, that the fence has ended
+                    if entry.name != name:
+                        connection.attach(entry.name, f"region_{entry.region_id}")
                 _run_all(connection, texts, where)
                 connection.commit()
-                return FencedRun(region, len(texts), connection.last_seqno, not is_once)
+                return FencedRun(name, len(texts), connection.last_seqno, not is_once)
         except (UsageError, NotSupportedError):
             if is_once:
                 unfence(instance, timeout_s=timeout_s)
@@ -126,6 +130,12 @@ def run_fenced(
             # One more supplier was heard of since all stood aside: it is waited for, too.
             if not any(one.is_own and not one.is_closed for one in fences(instance)):
                 raise
+
+
+def _region_named(instance: Instance, region: str | None) -> str:
+    """The one that is meant. NotFoundError where it is not there."""
+    name = region or ("main" if len(instance.regions) != 1 else instance.regions[0].name)
+    return instance.region(name).name
 
 
 def _run_all(connection: Any, texts: Sequence[str], where: str) -> None:

@@ -37,8 +37,8 @@ def conflict() -> None:
 @click.option("--table", default="", metavar="TABLE", help="Only merges of this table.")
 @click.option("--orphans", "shows_orphans", is_flag=True, help="And rows whose foreign key names a row that is gone.")
 def list_(all_of_them: bool, table: str, shows_orphans: bool) -> int:
-    """List the conflicts that were met here, and on a supplier what was lost in merges (m1, m2, …); exit code 1 if the
-    Update Process waits for a decision."""
+    """List the conflicts that were met here, and on a supplier what was lost in merges (m1, m2, …; with several regions
+    m1@REGION); exit code 1 if the Update Process waits for a decision."""
     from replicate.roles.merge_losses import merges, orphans
     from update_process.conflict_commands import WAITS, look_at_conflicts
 
@@ -49,7 +49,10 @@ def list_(all_of_them: bool, table: str, shows_orphans: bool) -> int:
     rows += [(one.id, one.state, _told(one)) for one in merged]
     alone = orphans(opened) if shows_orphans else []
     lines = columns(rows)
-    lines += [f"row {one.key} of {one.table} names a row of {one.parent} that is not there" for one in alone]
+    lines += [
+        f"row {one.key} of {_in_region(one.table, one.region)} names a row of {one.parent} that is not there"
+        for one in alone
+    ]
     if opened.is_supplier:
         emit({"stops": found, "merges": merged, "orphans": alone}, lines or ["there is none"])
     else:
@@ -58,13 +61,13 @@ def list_(all_of_them: bool, table: str, shows_orphans: bool) -> int:
 
 
 class _NumberOf(click.ParamType[Any]):
-    """A transaction at which the Update Process has stopped, or (mN) what was lost in a merge."""
+    """A transaction at which the Update Process has stopped, or (mN, mN@REGION) what was lost in a merge."""
 
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         text = str(value)
-        if text[:1] == "m" and text[1:].isdecimal():
+        if text[:1] == "m" and text[1:].partition("@")[0].isdecimal():
             return text
         return _SEQNO.convert(value, param, ctx)
 
@@ -100,11 +103,12 @@ _merge_argument = click.argument("number", metavar="mN", type=_NumberOf())
 def take(number: int | str, values: tuple[str, ...], timeout_s: float) -> None:
     """Write what was lost in merge mN once more, by a commit of its own, and settle it."""
     from replicate import connect
+    from replicate.roles.merge_losses import region_of
     from replicate.roles.merge_losses import take as taken
 
-    opened, given = open_instance(), dict(map(_assignment, values))
-    with closing(connect(opened.path, opened.regions[0].name, timeout=timeout_s)) as connection:
-        one = taken(opened, connection, _merge_id(number), given)
+    opened, given, name = open_instance(), dict(map(_assignment, values)), _merge_id(number)
+    with closing(connect(opened.path, region_of(opened, name), timeout=timeout_s)) as connection:
+        one = taken(opened, connection, name, given)
     emit(one, [f"{one.id} is written, and settled"])
 
 
@@ -171,7 +175,11 @@ def _assignment(text: str) -> tuple[str, Any]:
 def _told(one: ShownMerge) -> str:
     key = ", ".join(f"{name} {value!r}" for name, value in one.key.items())
     values = ", ".join(f"{name} = {value!r}" for name, value in one.lost.items())
-    return f"{one.table} ({key}): {one.reason}: {values or 'the row'} of {one.loser}"
+    return f"{_in_region(one.table, one.region)} ({key}): {one.reason}: {values or 'the row'} of {one.loser}"
+
+
+def _in_region(table: str, region: str) -> str:
+    return f"{region}.{table}" if region else table
 
 
 def _merge_lines(one: ShownMerge) -> list[str]:

@@ -57,14 +57,13 @@ def _run_fenced(opened: Instance, text: str, file: Path, region: str | None, tim
     from replicate.admin.schema_run import run_fenced
     from replicate.dbapi import connect
 
-    if region is not None:
-        opened.region(region)  # it has but one
     done = run_fenced(
         opened,
         text,
         lambda name: connect(opened.path, name, timeout_s),
         where=str(file),
         timeout_s=timeout_s,
+        region=region,
         waits=_waits,
     )
     lines = [f"region {done.region}: {_counted(done.statements)}, transaction {done.seqno}"]

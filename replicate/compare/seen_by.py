@@ -8,16 +8,15 @@ Leaves to others: who tells when (update_process/supplier_upkeep.py), what is fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import reduce
 
+from replicate.door.absorb_stamps import writers_and_seen
 from replicate.door.snapshot import door_of
 from replicate.errors import NotPrimaryError
 from replicate.instance.instance import Instance
 from replicate.model.seen import Told, merged_told
 from replicate.model.transaction import History
-from replicate.region.kind import KIND
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +38,12 @@ def seen_by(instance: Instance) -> tuple[SeenBy, ...]:
             where=str(instance.path),
             do=f"See how far it is: replicate -i {instance.named} ruv",
         )
-    entry = instance.regions[0]
-    with door_of(instance) as door, closing(KIND.reader(entry.path, region=entry.uuid)) as region:
+    with door_of(instance) as door:
         with door.locked():
             here = {origin: last for origin, (last, _) in door.position().chains.items()}
             histories = [one for one in door.catalogue().histories if one.origin.key in here]
-        members, told = region.writers().members() - {instance.content.uuid}, region.seen()
+        writers, told = writers_and_seen(instance)
+    members = writers.members() - {instance.content.uuid}
     found = []
     for member in members:
         own = {one.origin.key: here[one.origin.key] for one in histories if one.instance == member}

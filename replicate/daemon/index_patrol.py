@@ -25,8 +25,8 @@ from replicate.compare.index_found import (
     with_part,
 )
 from replicate.compare.patrol_rounds import Place, is_within, pause_s
-from replicate.door.recovery.opening import SEEDING_MARKER
 from replicate.daemon.ticks import sleep_to_tick
+from replicate.door.recovery.opening import SEEDING_MARKER
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
 from replicate.settings.load import parse_hours

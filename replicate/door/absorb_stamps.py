@@ -7,11 +7,13 @@ Leaves to others: what stamps are worth (model/merged_row.py), when it is time (
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any, Final
 
 from replicate.door.door import Door
+from replicate.door.merging_regions import MergingRegions
 from replicate.door.recovery.opening import make_chain
 from replicate.door.recovery.redo_region import redo_region
 from replicate.instance.instance import Instance
@@ -33,6 +35,7 @@ from replicate.journal.record import (
 from replicate.journal.walk import walk
 from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM
 from replicate.model.merged_row import Stamp
+from replicate.model.seen import Told, told_by_all
 from replicate.model.transaction import Kind, Op
 from replicate.model.writers import Writers
 from replicate.pool import control as word
@@ -58,6 +61,10 @@ def absorb(
     """Take what was not taken up to that number, in the open transaction. `is_shared`: whether several suppliers write
     a table; `stable`: origin -> the last of its transactions that all have; `walked`: where the caller's last ones have
     been, else the segment is walked from its beginning. Raises what reading the journal raises."""
+    if isinstance(rows, MergingRegions):
+        for one, is_its_own in rows.each(is_shared):
+            absorb(one, door, last_seqno, is_its_own, stable, walked)
+        return
     index: SparseIndex = {} if walked is None else walked
     absorbed = rows.absorbed
     if absorbed >= last_seqno:
@@ -182,25 +189,31 @@ def _merged_body(large: LargeTransaction, written: Sequence[Any]) -> list[Any]:
 
 @contextmanager
 def held_absorbed(door: Door, *, timeout_s: float) -> Iterator[None]:
-    """The region is nobody else's in the block, and its stamps are those of all of the journal; at once where nothing
-    is shared. For a copy of it, whose journal begins there. Raises BusyError, and what opening and reading raise."""
+    """The regions are nobody else's in the block, and their stamps are those of all of the journal; at once where
+    nothing is shared. For a copy of them, whose journal begins there. Raises BusyError, and what opening and reading
+    raise."""
     instance = door.instance
     if not instance.is_supplier or not was_shared(instance):
         yield
         return
-    entry = instance.regions[0]
-    with region_locked(instance, entry, timeout_s):
-        redo_region(door, entry, timeout_s)
-        with KIND.naming(str(entry.path)), closing(KIND.applied(entry.path, region=entry.uuid)) as region:
-            writers = region.writers()
-            region.begin(changed_do=f"Seed it again: {instance.way_out}")
-            definitions = door.catalogue_now().definitions
-            merging = region.merging(region.rows(definitions, entry.name))
-            merging.begin()
-            last_seqno = int(door.words[word.LAST_SEQNO])
-            absorb(merging, door, last_seqno, shared_tables(definitions, writers))
-            merging.finish(last_seqno)
-            region.commit()
+    deadline_s = time.monotonic() + timeout_s
+    with ExitStack() as held:
+        for entry in instance.regions:
+            held.enter_context(region_locked(instance, entry, max(0.0, deadline_s - time.monotonic())))
+            redo_region(door, entry, timeout_s)
+        if len(instance.regions) > 1:
+            door.sync_to_end(timeout_s)  # as in ApplySession.keep
+        definitions, last_seqno = door.catalogue_now().definitions, int(door.words[word.LAST_SEQNO])
+        for entry in instance.regions:
+            with KIND.naming(str(entry.path)), closing(KIND.applied(entry.path, region=entry.uuid)) as region:
+                writers = region.writers()
+                region.begin(changed_do=f"Seed it again: {instance.way_out}")
+                here = {table_id: one for table_id, one in definitions.items() if one.region == entry.name}
+                merging = region.merging(region.rows(here, entry.name))
+                merging.begin()
+                absorb(merging, door, last_seqno, shared_tables(here, writers))
+                merging.finish(last_seqno)
+                region.commit()
         yield
 
 
@@ -209,6 +222,15 @@ def was_shared(instance: Instance) -> bool:
     entry = instance.regions[0]
     with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
         return opened.writers().was_shared
+
+
+def writers_and_seen(instance: Instance) -> tuple[Writers, Mapping[int, Told]]:
+    """Which supplier writes what, and of each origin what it has told, as a supplier's regions say it."""
+    with ExitStack() as opened:
+        regions = [
+            opened.enter_context(closing(KIND.reader(entry.path, region=entry.uuid))) for entry in instance.regions
+        ]
+        return regions[0].writers(), told_by_all(region.seen() for region in regions)
 
 
 def shared_tables(definitions: Mapping[int, Any], writers: Writers) -> Callable[[int], bool]:

@@ -22,33 +22,50 @@ from replicate.pool import control as word
 from replicate.region.protocol import CapturedChanges
 
 
-def with_fence(captured: CapturedChanges, part: RegionPart, writers: Writers, door: Door) -> CapturedChanges:
-    """The changes, with what is told after them. Raises NotSupportedError, and what spooling raises."""
+def with_fence(
+    captured: CapturedChanges, known: Sequence[tuple[RegionPart, Writers]], parts: Sequence[RegionPart], door: Door
+) -> CapturedChanges:
+    """The changes, with what is told after them. `known`: the regions that are changed; `parts`: all that the session
+    has. Where a fence ends by it, that is told in each region: the session has to have all, else it goes on. Raises
+    NotSupportedError, and what spooling raises."""
+    elements, seqno, touched = list[object](), int(door.words[word.LAST_SEQNO]) + 1, captured.touched
+    for part, writers in known:
+        if touched is None or touched.get(part.schema):
+            elements += _changed(part, writers, door, seqno)
+    own, writers = door.instance.content.uuid, known[0][1]
+    is_ended = writers.fences.is_fencing(own) and writers.fences.by[own].is_once
+    if is_ended and len(parts) == len(door.instance.regions):
+        values: list[object] = [UNFENCED, own, writers.fences.by[own].number]
+        for part in parts:
+            part.region.name_writer(REST, values, seqno)
+            elements += [int(Op.REGION), REST, part.entry.name, values]
+        door.words[word.WRITERS_GENERATION] += 1
+        touched = None
+    if not elements:
+        return captured
+    payload, count = pack_elements(*elements)
+    captured = captured._replace(count=captured.count + count, defines=True, touched=touched)
+    if captured.spool is None:
+        return captured._replace(payload=captured.payload + payload)
+    captured.spool.write(payload)
+    return captured
+
+
+def _changed(part: RegionPart, writers: Writers, door: Door, seqno: int) -> list[object]:
+    """Of a region whose schema has changed."""
     region, elements = part.region, list[object]()
-    seqno = int(door.words[word.LAST_SEQNO]) + 1
     if writers.was_shared:
         region.forget_stamps(seqno)
     if writers.sharing:
-        _refuse_unmergeable(part, writers, {one.table for one in door.catalogue_now().in_force().values()})
+        before = {one.table for one in door.catalogue_now().in_force().values() if one.region == part.entry.name}
+        _refuse_unmergeable(part, writers, before)
         shared = {one.table for one in region.tables() if writers.others(one.partition)}
         for definition in region.tell_by_key(shared):
             elements += [int(Op.DEFINE), definition.table_id, definition.version, definition.pack()]
         region.take_places()
         if elements:
             region.store_version()
-    own = door.instance.content.uuid
-    if writers.fences.is_fencing(own) and writers.fences.by[own].is_once:
-        values: list[object] = [UNFENCED, own, writers.fences.by[own].number]
-        region.name_writer(REST, values, seqno)
-        door.words[word.WRITERS_GENERATION] += 1
-        elements += [int(Op.REGION), REST, part.entry.name, values]
-    if not elements:
-        return captured
-    payload, count = pack_elements(*elements)
-    if captured.spool is None:
-        return captured._replace(payload=captured.payload + payload, count=captured.count + count, defines=True)
-    captured.spool.write(payload)
-    return captured._replace(count=captured.count + count, defines=True)
+    return elements
 
 
 def _refuse_unmergeable(part: RegionPart, writers: Writers, before: Collection[str]) -> None:

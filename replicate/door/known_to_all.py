@@ -10,16 +10,15 @@ Leaves to others: who tells when (update_process/supplier_upkeep.py), what is re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from functools import reduce
 
+from replicate.door.absorb_stamps import writers_and_seen
 from replicate.door.door import Door
 from replicate.door.ruv_view import start_for
 from replicate.journal.chain import Chain
 from replicate.limits import PARTITION_STREAM
 from replicate.model.seen import Told, merged_told, stable
 from replicate.model.transaction import History
-from replicate.region.kind import KIND
 
 
 def known_to_all(door: Door, chain: Chain) -> int | None:
@@ -28,9 +27,8 @@ def known_to_all(door: Door, chain: Chain) -> int | None:
     instance = door.instance
     if not instance.is_supplier:
         return None
-    entry = instance.regions[0]
-    with closing(KIND.reader(entry.path, region=entry.uuid)) as region:
-        members, told = region.writers().members(), region.seen()
+    writers, told = writers_and_seen(instance)
+    members = writers.members()
     if not members:
         return None
     with door.locked():

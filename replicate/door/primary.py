@@ -311,8 +311,11 @@ class RegionSession:
             if self._writer_check is not None:
                 self._writer_check.refuse_others(captured, parts, door)
                 if schema_changed:
-                    captured = self._writer_check.with_fence(captured, door)
+                    captured = self._writer_check.with_fence(captured, self.parts, door)
                     count = captured.count
+                    if captured.touched is None and len(parts) < len(self.parts):  # each is told that a fence ends
+                        parts = self._touched = self.parts
+                        writer.flush()
                 if self._writer_check.was_shared:
                     merges = self._writer_check.merges(captured)
                     before, captured = count, with_seen(captured, parts[0].region, door)

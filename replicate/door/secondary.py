@@ -17,6 +17,7 @@ from pathlib import Path
 from replicate.door.door import Door
 from replicate.door.durability import SYNC_LOCK_TIMEOUT_S
 from replicate.door.ledger import Moved
+from replicate.door.merging_regions import MergedRegion, MergingRegions
 from replicate.door.outcome import DISK_ERRORS, outcome_of
 from replicate.door.recovery.opening import open_door
 from replicate.door.recovery.redo_region import redo_region
@@ -37,6 +38,7 @@ from replicate.journal.record import FrameBatch, Head, read_head
 from replicate.journal.spool import Spool
 from replicate.journal.walk import PiecedBatch
 from replicate.limits import PARTITION_STREAM
+from replicate.model.seen import told_by_all
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import Position
 from replicate.model.writers import Writers
@@ -249,6 +251,8 @@ class ApplySession:
         """Commit what was changed since `begin` in the regions that is nobody else's business: it stands in no journal.
         `defines`: the schema is among it. A failure leaves everything as it was, and is an error of ours."""
         try:
+            if self._shares and len(self._open) > 1:
+                self.door.sync_to_end()  # stamps of what lay beyond a hole after a power loss, nobody would take back
             for applier in self.rows.values():
                 applier.finish()
             for one in self._open:
@@ -415,13 +419,17 @@ class ApplySession:
         return self._open[0].region.writers()
 
     def merging(self) -> MergingRows:
-        """What merges rows that several suppliers write; a supplier has one region."""
-        one = self._open[0]
-        return one.region.merging(self.rows[one.entry.name])
+        """What merges rows that several suppliers write."""
+        first, *others = [(one.region, one.entry.name, self.rows[one.entry.name]) for one in self._open]
+        if not others:
+            return first[0].merging(first[2])
+        return MergingRegions(
+            [MergedRegion(name, rows, region.merging(rows, region=name)) for region, name, rows in (first, *others)]
+        )
 
     def seen(self) -> Mapping[int, Mapping[int, int]]:
         """Of each origin what it has told that it has seen, as the open transaction has it."""
-        return self._open[0].region.seen()
+        return told_by_all(one.region.seen() for one in self._open)
 
     def names_writer(self) -> None:
         """The open transaction names another writer of a partition: sessions of applications look again."""

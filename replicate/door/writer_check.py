@@ -36,6 +36,9 @@ class WriterCheck:
         self._own = instance.content.uuid
         self._seen = -1
         self._known: list[tuple[RegionPart, Writers]] = []
+        """Of the regions that the last commit changes."""
+        self._read: dict[RegionPart, Writers] = {}
+        """Of all that were asked since `_seen`."""
 
     @property
     def was_shared(self) -> bool:
@@ -46,18 +49,18 @@ class WriterCheck:
         """Whether it changes what several write. After `refuse_others`."""
         return any(writers.merged(captured.partitions) for _, writers in self._known)
 
-    def with_fence(self, captured: CapturedChanges, door: Door) -> CapturedChanges:
-        """The changes, of the schema among them, with what is told after them (fenced_schema.py). After
-        `refuse_others`."""
-        for part, writers in self._known:
-            captured = with_fence(captured, part, writers, door)
-        return captured
+    def with_fence(self, captured: CapturedChanges, parts: Sequence[RegionPart], door: Door) -> CapturedChanges:
+        """The changes, of the schema among them, with what is told after them (fenced_schema.py). `parts`: all regions
+        of the session. After `refuse_others`."""
+        return with_fence(captured, self._known, parts, door)
 
     def refuse_others(self, captured: CapturedChanges, parts: Sequence[RegionPart], door: Door) -> None:
         """NotWriterError for a commit that changes what another supplier writes."""
         generation = door.words[word.WRITERS_GENERATION]
         if generation != self._seen or [part for part, _ in self._known] != list(parts):
-            self._known = [(part, part.region.writers()) for part in parts]
+            if generation != self._seen:
+                self._read.clear()
+            self._known = [(part, self._writers_of(part)) for part in parts]
             self._seen = generation
         for part, writers in self._known:
             if writers.is_gone(self._own) and not _OF_TABLES.isdisjoint(_ops(captured)):
@@ -75,6 +78,12 @@ class WriterCheck:
                 continue
             if (found := part.region.counted_out(writers, self._own)) is not None:
                 raise self._counted_out(part, *found, door)
+
+    def _writers_of(self, part: RegionPart) -> Writers:
+        known = self._read.get(part)
+        if known is None:
+            known = self._read[part] = part.region.writers()
+        return known
 
     def _is_fenced(self, captured: CapturedChanges, part: RegionPart, writers: Writers, door: Door) -> bool:
         """Whether all others stand aside for us. NotWriterError where a fence bars us from writing."""

@@ -28,6 +28,14 @@ def merged_told(one: Told, other: Told) -> dict[int, int]:
     return {origin: max(one.get(origin, 0), other.get(origin, 0)) for origin in {*one, *other}}
 
 
+def told_by_all(regions: Iterable[Mapping[int, Told]]) -> Mapping[int, Told]:
+    """Of each origin what it has told, by all regions together: a commit notes it in one that it changes."""
+    first, *others = regions
+    for one in others:
+        first = {origin: merged_told(first.get(origin, {}), one.get(origin, {})) for origin in {*first, *one}}
+    return first
+
+
 def stable(members: Mapping[bytes, Sequence[int]], told: Mapping[int, Told], here: Told, own: bytes) -> dict[int, int]:
     """Origin -> the last of its transactions that every member has, of those that are here.
 

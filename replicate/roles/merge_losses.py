@@ -36,9 +36,10 @@ REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ShownMerge:
-    """What was lost in one merge. `id`: m1, m2, …, as commands name it. `lost`: the values, by column; of a row that
-    gave way, and of a delete, the whole row. `left`: the row that is there instead, None where it is gone; of one that
-    gave way, the key of the other one. `loser`, `winner`: who wrote them; `loser_time`, `winner_time`: when."""
+    """What was lost in one merge. `id`: m1, m2, …, as commands name it; m1@REGION where there are several regions.
+    `lost`: the values, by column; of a row that gave way, and of a delete, the whole row. `left`: the row that is there
+    instead, None where it is gone; of one that gave way, the key of the other one. `loser`, `winner`: who wrote them;
+    `loser_time`, `winner_time`: when. `region`: where there are several."""
 
     id: str
     state: str
@@ -53,36 +54,50 @@ class ShownMerge:
     winner: str
     loser_time: str
     winner_time: str
+    region: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A row whose foreign key names a row that is not there. `parent`: its table."""
+    """A row whose foreign key names a row that is not there. `parent`: its table. `region`: where there are
+    several."""
 
     table: str
     key: object
     parent: str
+    region: str = ""
 
 
 def merges(instance: Instance, *, all_of_them: bool = False, table: str = "") -> list[ShownMerge]:
     """What was lost, oldest first; without `all_of_them` what is open. Nothing on what is no supplier."""
     if not instance.is_supplier:
         return []
-    entry = instance.regions[0]
     with door_of(instance) as door:
         catalogue = door.catalogue_now()
     names = {one.origin.key: one.name for one in catalogue.histories}
-    keys = {one.table: one.key for one in catalogue.in_force().values()}
+    found = []
+    for region, entry in _regions(instance):
+        keys = {one.table: one.key for one in catalogue.in_force().values() if one.region == entry.name}
+        found += [
+            _shown(one, names, keys.get(one.merged.table, ()), region)
+            for one in _merges_in(entry)
+            if (all_of_them or one.state == OPEN) and table in ("", one.merged.table)
+        ]
+    return found
+
+
+def _regions(instance: Instance) -> list[tuple[str, RegionEntry]]:
+    """Each with the name that is told of it: "" of one alone."""
+    is_one = len(instance.regions) == 1
+    return [("" if is_one else entry.name, entry) for entry in instance.regions]
+
+
+def _merges_in(entry: RegionEntry) -> list[MergedRow]:
     with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
-        found = list(opened.merges())
-    return [
-        _shown(one, names, keys.get(one.merged.table, ()))
-        for one in found
-        if (all_of_them or one.state == OPEN) and table in ("", one.merged.table)
-    ]
+        return list(opened.merges())
 
 
-def _shown(one: MergedRow, names: Mapping[int, str], key_at: Sequence[int]) -> ShownMerge:
+def _shown(one: MergedRow, names: Mapping[int, str], key_at: Sequence[int], region: str) -> ShownMerge:
     merged, lost = one.merged, one.merged.lost
     columns = merged.columns
     key_columns = [columns[at] for at in key_at if at < len(columns)]
@@ -94,7 +109,7 @@ def _shown(one: MergedRow, names: Mapping[int, str], key_at: Sequence[int]) -> S
     }
     named = columns if lost.what != "unique" else key_columns
     return ShownMerge(
-        f"m{one.number}",
+        f"m{one.number}@{region}" if region else f"m{one.number}",
         one.state,
         merged.seqno,
         merged.table,
@@ -107,7 +122,16 @@ def _shown(one: MergedRow, names: Mapping[int, str], key_at: Sequence[int]) -> S
         names.get(lost.winner.origin, "-"),
         readable(lost.loser.csn),
         readable(lost.winner.csn),
+        region,
     )
+
+
+def number_and_region(merge_id: str) -> tuple[int, str]:
+    """As the region numbers it, and the region's name where there are several. ValueError."""
+    if not merge_id.startswith("m"):
+        raise ValueError(merge_id)
+    number, _, region = merge_id[1:].partition("@")
+    return int(number), region
 
 
 def merge_of(instance: Instance, merge_id: str) -> ShownMerge:
@@ -119,40 +143,59 @@ def merge_of(instance: Instance, merge_id: str) -> ShownMerge:
 
 
 def _unknown(instance: Instance, merge_id: str) -> NotFoundError:
-    return NotFoundError(f"nothing was lost under the number {merge_id}", where=str(instance.path))
+    return NotFoundError(
+        f"nothing was lost under the number {merge_id}",
+        where=str(instance.path),
+        do=f"See what was: replicate -i {instance.named} conflict list --all",
+    )
 
 
 def orphans(instance: Instance) -> list[Orphan]:
     """Rows whose foreign key names a row that is not there, on a supplier."""
     if not instance.is_supplier:
         return []
-    return [Orphan(*found) for found in orphans_of(instance.regions[0].path, instance.regions[0].uuid)]
+    return [
+        Orphan(*found, region) for region, entry in _regions(instance) for found in orphans_of(entry.path, entry.uuid)
+    ]
 
 
 def settle(instance: Instance, merge_ids: Sequence[str]) -> int:
     """They are looked at; how many were open. NotFoundError where one of them is not there: nothing is settled then."""
+    _require_supplier(instance)
     known = {one.id for one in merges(instance, all_of_them=True)}
     for one in merge_ids:
         if one not in known:
             raise _unknown(instance, one)
-    with _written(instance) as connection:
-        return settle_merged(connection, list(map(_number, merge_ids)))
-
-
-def _number(merge_id: str) -> int:
-    """As the region numbers them."""
-    return int(merge_id.removeprefix("m"))
+    count = 0
+    for region, entry in _regions(instance):
+        if numbers := [number for number, its_region in map(number_and_region, merge_ids) if its_region == region]:
+            with _written(instance, entry) as connection:
+                count += settle_merged(connection, numbers)
+    return count
 
 
 def purge(instance: Instance) -> int:
     """Forget what is settled; how many."""
-    with _written(instance) as connection:
-        return forget_merged(connection)
+    _require_supplier(instance)
+    count = 0
+    for entry in instance.regions:
+        with _written(instance, entry) as connection:
+            count += forget_merged(connection)
+    return count
+
+
+def region_of(instance: Instance, merge_id: str) -> str:
+    """The region in which it was lost. NotFoundError where there is none of that name."""
+    _, named = number_and_region(merge_id)
+    found = next((entry.name for region, entry in _regions(instance) if region == named), None)
+    if found is None:
+        raise _unknown(instance, merge_id)
+    return found
 
 
 def take(instance: Instance, connection: Any, merge_id: str, values: Mapping[str, Any]) -> ShownMerge:
     """Write what was lost once more, by a commit of its own: a value into the row that is there, a whole row where it
-    is gone, a delete. `connection`: an application's, to the instance's region. `values`: columns that are to be other
+    is gone, a delete. `connection`: an application's, to its region. `values`: columns that are to be other
     ones, as where a unique value is taken. It is settled then. NotFoundError, UsageError (settled already, an unknown
     column), ConflictError (the row cannot be written so, or the schema has changed), and what a commit raises."""
     one = merge_of(instance, merge_id)
@@ -160,14 +203,14 @@ def take(instance: Instance, connection: Any, merge_id: str, values: Mapping[str
         raise UsageError(f"{merge_id} is settled already", where=str(instance.path))
     if not instance.is_supplier or not instance.takes_writes:
         raise NotPrimaryError(f"{instance.name} takes no writes", where=str(instance.path))
-    with closing(KIND.reader(instance.regions[0].path, region=instance.regions[0].uuid)) as opened:
-        merged = next(found.merged for found in opened.merges() if found.number == _number(merge_id))
+    entry, (number, _) = instance.region(region_of(instance, merge_id)), number_and_region(merge_id)
+    merged = next(found.merged for found in _merges_in(entry) if found.number == number)
     columns = _columns_now(connection, one)
-    for name in values:
-        if name not in columns:
-            raise UsageError(f"table {one.table} has no column {name}", do=f"It has {', '.join(columns)}")
+    for column in values:
+        if column not in columns:
+            raise UsageError(f"table {one.table} has no column {column}", do=f"It has {', '.join(columns)}")
     whole = dict(zip(merged.columns, merged.lost.values, strict=True))
-    kept = {name: value for name, value in whole.items() if name in columns}
+    kept = {column: value for column, value in whole.items() if column in columns}
     try:
         _write(connection, one, {**kept, **values}, values)
         connection.commit()
@@ -217,13 +260,15 @@ def _write(connection: Any, one: ShownMerge, whole: Mapping[str, Any], values: M
     connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(whole.values()))
 
 
-@contextmanager
-def _written(instance: Instance) -> Iterator[Any]:
-    """A transaction in the region that is in no journal, with its lock held."""
+def _require_supplier(instance: Instance) -> None:
     if not instance.is_supplier:
         raise NotPrimaryError(
             f"{instance.name} is {instance.told_role}: nothing is merged there", where=str(instance.path)
         )
-    entry: RegionEntry = instance.regions[0]
+
+
+@contextmanager
+def _written(instance: Instance, entry: RegionEntry) -> Iterator[Any]:
+    """A transaction in a region that is in no journal, with its lock held."""
     with region_locked(instance, entry, 30.0), synced_transaction(entry.path, entry.uuid) as connection:
         yield connection

@@ -8,8 +8,8 @@ Leaves to others: who may be a supplier (supplier.py), the merge of what several
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 from replicate.door.door import Door
@@ -171,24 +171,28 @@ def tables_that_bar(instance: Instance, partition: str, *, keys_chosen: bool) ->
 
 def unmergeable_tables(door: Door, number: int, *, keys_chosen: bool) -> list[Unmergeable]:
     """Of a partition's tables (REST: of all) those that several suppliers cannot write, by name."""
-    entry = door.instance.regions[0]
-    with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
-        definitions = sorted(_tables_of(opened, number).values(), key=lambda one: one.table)
-        found = [opened.unmergeable(one, keys_chosen=keys_chosen) for one in definitions]
+    with _tables_of(door, number) as tables:
+        found = [opened.unmergeable(one, keys_chosen=keys_chosen) for opened, one in tables]
     return [one for one in found if one is not None]
 
 
-def _tables_of(opened: ReadRegion, number: int) -> dict[str, TableDefinition]:
-    """A partition's tables (REST: all) that there are: the catalogue knows those, too, that there were."""
-    return {one.table: one for one in opened.tables() if number in (REST, one.partition)}
+@contextmanager
+def _tables_of(door: Door, number: int) -> Iterator[list[tuple[ReadRegion, TableDefinition]]]:
+    """A partition's tables (REST: all) that there are, by name, each with its region, which is open in the block: the
+    catalogue knows those, too, that there were."""
+    with ExitStack() as stack:
+        found = list[tuple[ReadRegion, TableDefinition]]()
+        for entry in door.instance.regions:
+            opened = stack.enter_context(closing(KIND.reader(entry.path, region=entry.uuid)))
+            found += [(opened, one) for one in opened.tables() if number in (REST, one.partition)]
+        yield sorted(found, key=lambda one: (one[1].table, one[1].region))
 
 
 def _merged_otherwise(door: Door, number: int, sums: Sequence[str], whole: Sequence[str]) -> tuple[str | None, ...]:
     """As a record says it (model/writers.py). NotFoundError, NotSupportedError."""
-    entry = door.instance.regions[0]
-    with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
-        tables = _tables_of(opened, number)
-        summed = _summed(door, opened, tables, sums)
+    with _tables_of(door, number) as found:
+        summed = _summed(door, found, sums)
+        tables = {one.table for _, one in found}
     for table in whole:
         if table not in tables:
             raise NotFoundError(
@@ -199,29 +203,30 @@ def _merged_otherwise(door: Door, number: int, sums: Sequence[str], whole: Seque
     return (*summed, *(one for table in sorted(set(whole)) for one in (table, None)))
 
 
-def _summed(
-    door: Door, opened: ReadRegion, tables: Mapping[str, TableDefinition], sums: Sequence[str]
-) -> tuple[str, ...]:
-    """Table and column of each, by turns. NotFoundError, NotSupportedError."""
-    found: list[tuple[TableDefinition, str]] = []
+def _summed(door: Door, tables: Sequence[tuple[ReadRegion, TableDefinition]], sums: Sequence[str]) -> tuple[str, ...]:
+    """Table and column of each, by turns; of tables of one name in several regions, each. NotFoundError,
+    NotSupportedError."""
+    found: list[tuple[str, str]] = []
+    faults: list[str] = []
     for name in sorted(set(sums)):
         table, _, column = name.partition(".")
-        if table not in tables:
+        named = [one for one in tables if one[1].table == table]
+        if not named:
             raise NotFoundError(
                 f"--sum {name}: the partition has no table {table}",
                 where=str(door.instance.path),
-                do=f"Name table and column (orders.count) of: {', '.join(sorted(tables))}",
+                do=f"Name table and column (orders.count) of: {', '.join(sorted({one.table for _, one in tables}))}",
             )
-        found.append((tables[table], column))
-    told = ((one.table, column, opened.unsummable(one, column)) for one, column in found)
-    faults = [f"{table}.{column}: {why}" for table, column, why in told if why]
+        found.append((table, column))
+        told = (opened.unsummable(one, column) for opened, one in named)
+        faults += [f"{table}.{column}: {why}" for why in told if why]
     if faults:
         raise NotSupportedError(
             f"not every one of these columns can be a sum: {'; '.join(faults)}",
             where=str(door.instance.path),
             do="Leave that --sum out, or have what is added be rows",
         )
-    return tuple(name for one, column in found for name in (one.table, column))
+    return tuple(name for one in found for name in one)
 
 
 @contextmanager
@@ -317,29 +322,39 @@ def give_number(door: Door, number: int, to: bytes, *, timeout_s: float) -> int:
 
 
 def say(door: Door, session: RegionSession, number: int, values: list[object]) -> int:
-    """Commit what a REGION change (OF_WRITERS) says of a partition; its number. Rows of one that is shared by it are
-    told by key from then on, not by what each site numbers for itself."""
-    region = session.parts[0].region
+    """Commit what a REGION change (OF_WRITERS) says of a partition, in each region; its number. Rows of one that is
+    shared by it are told by key from then on, not by what each site numbers for itself."""
     if values[0] in (WRITTEN, SHARED, LEFT):
-        _refuse_fenced(door, region.writers(), session.where)
-    region.name_writer(number, values, int(door.words[word.LAST_SEQNO]) + 1)
-    changed: tuple[TableDefinition, ...] = ()
-    if values[0] == SHARED:
-        writers, known = region.writers(), door.catalogue_now().in_force().values()
-        changed = region.tell_by_key({one.table for one in known if writers.named(one.partition) == number})
+        _refuse_fenced(door, session.parts[0].region.writers(), session.where)
+    changed = list[TableDefinition]()
+    for part in session.parts:
+        part.region.name_writer(number, values, int(door.words[word.LAST_SEQNO]) + 1)
+        if values[0] == SHARED:
+            writers, known = part.region.writers(), door.catalogue_now().in_force().values()
+            its_own = (one for one in known if one.region == part.entry.name)
+            changed += part.region.tell_by_key({one.table for one in its_own if writers.named(one.partition) == number})
     elements: list[object] = []
     for definition in changed:
         elements += [int(Op.DEFINE), definition.table_id, definition.version, definition.pack()]
-    # Under the region's lock, and before its new content can be seen: sessions look again.
+    for part in session.parts:
+        elements += [int(Op.REGION), number, part.entry.name, values]
+    if len(session.parts) > 1:
+        door.sync_to_end()  # after a power loss it must not lie beyond a hole: no before-image takes it back
+    # Under the regions' locks, and before their new content can be seen: sessions look again.
     door.words[word.WRITERS_GENERATION] += 1
-    payload, count = pack_elements(*elements, int(Op.REGION), number, session.entry.name, values)
+    payload, count = pack_elements(*elements)
     return session.commit(CapturedChanges(payload, count, (), bool(changed), None, bool(changed)))
 
 
 @contextmanager
 def held_session(door: Door, timeout_s: float) -> Iterator[RegionSession]:
-    session = RegionSession(door, door.instance.regions[0].name)
+    """A transaction over all regions: each says who writes what, so that a commit there need ask no other."""
+    first, *others = door.instance.regions
+    session = RegionSession(door, first.name)
     try:
+        for entry in others:
+            with closing(RegionSession(door, entry.name)) as probe:
+                session.attach(entry, f"region_{entry.region_id}", probe.file, session.connection.execute)
         session.begin(timeout_s=timeout_s)
         yield session
         if session.holds_region:

@@ -125,12 +125,17 @@ def _check(instance: Instance) -> Writers:
             where=str(instance.path),
             do=f"Have everybody get it: replicate -i {instance.named} partition element {element} ALL",
         )
-    if len(instance.regions) != 1:
-        told = ", ".join(entry.name for entry in instance.regions) or "none"
+    if not instance.regions:
         raise ConfigurationError(
-            f"a supplier has one region, and {instance.name} has {len(instance.regions)} ({told})",
+            f"{instance.name} has no region",
             where=str(instance.path),
-            do="Put the tables into one database; or make an instance of each",
+            do=f"First: replicate -i {instance.named} {'seed' if instance.role == 'secondary' else 'region add FILE'}",
+        )
+    if instance.waiting:
+        raise ConfigurationError(
+            f"every supplier has all regions, and {', '.join(sorted(instance.waiting))} waits here for its seed",
+            where=str(instance.path),
+            do=f"Fill it first: replicate -i {instance.named} seed --region {min(instance.waiting)}",
         )
     if instance.content.is_restoring and not instance.is_supplier:
         raise ConfigurationError(
@@ -144,9 +149,11 @@ def _check(instance: Instance) -> Writers:
         )
     if instance.role == "secondary":
         require_seeded(instance)
-    entry = instance.regions[0]
-    with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
-        writers, absorbed = opened.writers(), opened.absorbed()
+    found = []
+    for entry in instance.regions:
+        with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+            found.append((opened.writers(), opened.absorbed()))
+    writers, absorbed = found[0][0], min(absorbed for _, absorbed in found)
     if not instance.is_supplier and writers.was_shared and absorbed < make_chain(instance).oldest_seqno() - 1:
         raise ConfigurationError(
             f"{instance.name} does not know who wrote rows that several suppliers write, from before its seed",

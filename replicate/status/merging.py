@@ -7,7 +7,7 @@ Leaves to others: the merges (roles/merge_losses.py), who has told what (update_
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 from replicate.daemon.files import DaemonFiles
 from replicate.errors import ReplicateError
@@ -53,9 +53,9 @@ def who_has_what(instance: Instance) -> dict[str, dict[str, int]]:
 
 
 def _open_merges(instance: Instance) -> int:
-    entry = instance.regions[0]
-    try:
-        with KIND.naming(str(entry.path)), closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
-            return opened.open_merges()
-    except ReplicateError:
-        return 0
+    count = 0
+    for entry in instance.regions:
+        with suppress(ReplicateError), KIND.naming(str(entry.path)):
+            with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+                count += opened.open_merges()
+    return count

@@ -9,12 +9,13 @@ Leaves to others: daemons, the wire (supplier_street.py); sites in memory, a hun
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from replicate.door.recovery.opening import make_chain
+from replicate.door.secondary import ApplySession
 from replicate.door.snapshot import door_of
 from replicate.journal.merged_large import as_its_writer_wrote, told_and_written
 from replicate.journal.reader import ChainReader, LargeTransaction
@@ -75,8 +76,10 @@ def folded(
             content = decode(as_written(frame) or frame).content
             found.append(((head.csn, head.origin), content))
     reader.close()
-    with closing(open_region(instance.regions[0].path, readonly=True)) as connection:
-        by_id = {one: column_groups(connection, table, by_row=by_row, sums=sums) for one, table in tables.items()}
+    by_id = {}
+    for one, definition in tables.items():
+        with closing(open_region(instance.region(definition.region).path, readonly=True)) as connection:
+            by_id[one] = column_groups(connection, definition, by_row=by_row, sums=sums)
     values: dict[Any, list[Any]] = {}
     there: set[Any] = set()
     for _, content in sorted(found, key=lambda one: one[0]):
@@ -144,12 +147,37 @@ def made_large(statements: Sequence[str], name: str) -> list[str]:
     return [*statements[:1], fill, *statements[1:2], "DELETE FROM filler", *statements[2:]]
 
 
-def world(directory: Path, seed: int, count: int, shape: str, *, large: random.Random | None = None) -> Suppliers:
-    """They write and carry at random, and come to rest. `large`: draws which transactions are."""
+class DiedError(BaseException):
+    """An Update Process ends here, as one that is killed does."""
+
+
+@contextmanager
+def dying_between_regions() -> Iterator[None]:
+    """In the block what is applied dies after the COMMIT in the first region, before the others have it."""
+
+    def commit(self: ApplySession, _seqno: int) -> None:
+        self._open[0].region.commit()
+        raise DiedError
+
+    before = ApplySession._commit_regions
+    ApplySession._commit_regions = commit  # type: ignore[method-assign]
+    try:
+        with suppress(DiedError):
+            yield
+    finally:
+        ApplySession._commit_regions = before  # type: ignore[method-assign]
+
+
+def world(
+    directory: Path, seed: int, count: int, shape: str, *, large: random.Random | None = None, is_apart: bool = False
+) -> Suppliers:
+    """They write and carry at random, and come to rest. `large`: draws which transactions are. `is_apart`: each has two
+    regions, many a transaction changes both, and many a one who applies dies between them."""
     rng = random.Random(f"{shape} of {count}: {seed}")
     schema = (*SCHEMAS[seed % 3], FILLER) if large is not None else SCHEMAS[seed % 3]
     whole = WHOLE if is_whole(seed) else ()
-    made = shared(directory, count, schema=schema, sums=SUMS if seed % 2 else (), whole=whole)
+    schema, apart = ((), schema) if is_apart else (schema, ())
+    made = shared(directory, count, schema=schema, apart=apart, sums=SUMS if seed % 2 else (), whole=whole)
     if large is not None:
         made.pool_bytes *= 4
     links = links_of(shape, made.names)
@@ -158,14 +186,17 @@ def world(directory: Path, seed: int, count: int, shape: str, *, large: random.R
         drawn = rng.random()
         if drawn < 0.5:
             name = rng.choice(made.names)
-            what = rng.choice([random_statement, random_name])
-            statements = [what(rng) for _ in range(rng.randint(1, 3))]
+            what = [rng.choice([random_statement, random_name])]
+            if is_apart:
+                what = [random_statement, random_name]
+            statements = [rng.choice(what)(rng) for _ in range(rng.randint(1, 3))]
             is_large = large is not None and large.random() < 0.4
             run(made, name, *(made_large(statements, name) if is_large else statements))
         elif drawn < 0.6:
             made.tend(rng.choice(made.names))
         else:
-            made.carry(*rng.choice(ways), most=rng.choice([1, 2, 5, None]))
+            with dying_between_regions() if is_apart and rng.random() < 0.4 else nullcontext():
+                made.carry(*rng.choice(ways), most=rng.choice([1, 2, 5, None]))
     made.level(ways)
     return made
 

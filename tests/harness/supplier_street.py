@@ -21,7 +21,7 @@ from replicate.daemon.lock_file import LockFile
 from replicate.instance.instance import Instance
 from tests.harness.bad_network import BadNetwork
 from tests.harness.ports import free_port
-from tests.harness.street import Street
+from tests.harness.street import Street, make_database
 from tests.harness.waiting import wait_until
 
 NAMES: Final = ("a", "b", "c")
@@ -87,8 +87,10 @@ STATE: Final = ("journal", "regions", "consumers")
 
 class SupplierStreet(Street):
     """Table t + NAME is written by NAME, and is in the partition P + NAME; those of `shared` are in S, which a writes
-    until `share`. `ways`: who sends to whom. `over_relays`: every line leads over `relays[source, consumer]`."""
+    until `share`. `ways`: who sends to whom. `over_relays`: every line leads over `relays[source, consumer]`. `apart`:
+    the tables of a second region, stock, if there is one."""
 
+    apart = ""
     ways: Mapping[str, Sequence[str]] = STAR
     shared: Sequence[str] = ("shared",)
     over_relays = False
@@ -105,6 +107,9 @@ class SupplierStreet(Street):
         self.run("instance", "create", a, "--role", "primary", "--name", "a")
         self._set(a)
         self.on(a, "region", "add", self.database)
+        if self.apart:
+            make_database(self.stock, self.apart)
+            self.on(a, "region", "add", self.stock, "--name", "stock")
         network = json.loads(self.on(a, "--json", "instance", "show").stdout)["network"]
         for name in NAMES[1:]:
             self.on(a, "partition", "create", f"P{name}")
@@ -183,16 +188,28 @@ class SupplierStreet(Street):
         found = json.loads(self.on(self.by[name], "--json", "ruv").stdout)
         return {f"{one['name']}/{one['incarnation']}": one["last"] for one in found["origins"]}
 
+    @property
+    def stock(self) -> Path:
+        """The second database of a."""
+        return self.directory / "stock.db"
+
     def path_of(self, name: str) -> Path:
-        """The database of that site."""
-        return self.database if name == "a" else next((self.by[name] / "regions").glob("*.db"))
+        """The first database of that site."""
+        return self.paths_of(name)[0]
+
+    def paths_of(self, name: str) -> list[Path]:
+        """All databases of that site."""
+        if name == "a":
+            return [self.database, *([self.stock] if self.apart else [])]
+        return sorted((self.by[name] / "regions").glob("*.db"))
 
     def rows(self, name: str) -> dict[str, list[Any]]:
-        return rows_of(self.path_of(name))
+        return {table: rows for path in self.paths_of(name) for table, rows in rows_of(path).items()}
 
     def rows_at(self, site: Path) -> dict[str, list[Any]]:
         """Of a secondary."""
-        return rows_of(next((site / "regions").glob("*.db")))
+        paths = sorted((site / "regions").glob("*.db"))
+        return {table: rows for path in paths for table, rows in rows_of(path).items()}
 
     def findings(self, name: str) -> set[str]:
         status = json.loads(self.on(self.by[name], "--json", "status", check=False).stdout)
@@ -213,8 +230,11 @@ class SupplierStreet(Street):
 
     def stamped(self, name: str) -> int:
         """Rows of which that supplier remembers who wrote them."""
-        with reading(self.path_of(name)) as connection:
-            return int(connection.execute("SELECT count(*) FROM _replicate_version").get)
+        count = 0
+        for path in self.paths_of(name):
+            with reading(path) as connection:
+                count += int(connection.execute("SELECT count(*) FROM _replicate_version").get)
+        return count
 
     def figure(self, name: str, metric: str) -> float:
         """Of that supplier's Update Process; a site has one of each daemon and no peer there."""

@@ -60,9 +60,17 @@ class Suppliers:
         self.pool_bytes = 4 * 1024 * 1024
 
     @classmethod
-    def create(cls, directory: Path, count: int = 2, *, settings: str = SMALL, schema: Sequence[str] = ()) -> Suppliers:
+    def create(
+        cls,
+        directory: Path,
+        count: int = 2,
+        *,
+        settings: str = SMALL,
+        schema: Sequence[str] = (),
+        apart: Sequence[str] = (),
+    ) -> Suppliers:
         """`count` suppliers, level, each of which writes its own table. REPLICATE_SHM_DIR is set for this process.
-        `schema`: statements that make more tables, all of which a writes."""
+        `schema`: statements that make more tables, all of which a writes; `apart`: the same, in a second region."""
         made = cls(directory, NAMES[:count])
         shm = directory / "shm"
         shm.mkdir()
@@ -80,6 +88,12 @@ class Suppliers:
             connection.execute(statement)
         connection.close()
         add_region(first, directory / "app.db")
+        if apart:
+            connection = apsw.Connection(str(directory / "stock.db"))
+            for statement in apart:
+                connection.execute(statement)
+            connection.close()
+            add_region(first, directory / "stock.db", name="stock")
         first.reload()
         for name in made.names[1:]:
             partitions.create(first, f"P{name}")
@@ -107,8 +121,11 @@ class Suppliers:
         return self.by[name]
 
     def connect(self, name: str) -> Connection:
-        """An application's connection to that supplier."""
-        return connect(self.by[name].path)
+        """An application's connection to that supplier, to all of its regions."""
+        connection = connect(self.by[name].path)
+        for entry in self.by[name].regions[1:]:
+            connection.attach(entry.name)
+        return connection
 
     def write(self, name: str, count: int = 1, *, table: str = "", size: int = 10) -> None:
         """Transactions in a table (its own, unless another one is named)."""
@@ -243,18 +260,21 @@ class Suppliers:
 
     def rows(self, name: str) -> dict[str, list[tuple[object, ...]]]:
         """All rows of all tables there."""
-        connection = apsw.Connection(str(self.by[name].regions[0].path), flags=apsw.SQLITE_OPEN_READONLY)
-        try:
-            tables = [
-                t for (t,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1")
-            ]
-            return {
-                table: list(connection.execute(f"SELECT * FROM {table} ORDER BY 1"))
-                for table in tables
-                if not table.startswith("_replicate")
-            }
-        finally:
-            connection.close()
+        found: dict[str, list[tuple[object, ...]]] = {}
+        for entry in self.by[name].regions:
+            connection = apsw.Connection(str(entry.path), flags=apsw.SQLITE_OPEN_READONLY)
+            try:
+                tables = [
+                    t for (t,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1")
+                ]
+                found |= {
+                    table: list(connection.execute(f"SELECT * FROM {table} ORDER BY 1"))
+                    for table in tables
+                    if not table.startswith(("_replicate", "sqlite_"))
+                }
+            finally:
+                connection.close()
+        return found
 
     def assert_converged(self) -> None:
         """The same rows and the same vectors everywhere."""
@@ -270,11 +290,17 @@ class Suppliers:
 
 
 def shared(
-    directory: Path, count: int = 2, *, schema: Sequence[str] = (), sums: Sequence[str] = (), whole: Sequence[str] = ()
+    directory: Path,
+    count: int = 2,
+    *,
+    schema: Sequence[str] = (),
+    apart: Sequence[str] = (),
+    sums: Sequence[str] = (),
+    whole: Sequence[str] = (),
 ) -> Suppliers:
-    """Suppliers that all write the table ta, and those of `schema`, which are in DEFAULT. `sums`: columns that are;
-    `whole`: tables whose rows are merged whole."""
-    made = Suppliers.create(directory, count, schema=schema)
+    """Suppliers that all write the table ta, and those of `schema` and, in a second region, of `apart`, which are in
+    DEFAULT. `sums`: columns that are; `whole`: tables whose rows are merged whole."""
+    made = Suppliers.create(directory, count, schema=schema, apart=apart)
     for name in made.names[1:]:
         share(made.by["a"], "DEFAULT", name, keys_chosen=True, timeout_s=30, sums=sums, whole=whole)
     made.level()

@@ -10,9 +10,9 @@ on the disk.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 
+from replicate.door.absorb_stamps import writers_and_seen
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
 from replicate.door.ruv_view import start_for, vectors_of
@@ -21,7 +21,6 @@ from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.model.ruv import Decision, Forked, NotHeld, Supplied, decide
 from replicate.model.vector import Chains, Position
-from replicate.region.kind import KIND
 from replicate.transfer.packet.epochs import EpochRow, Epochs, Replica
 from replicate.transfer.packet.supplier_rows import (
     MetSupplier,
@@ -116,9 +115,7 @@ def look_at_suppliers(instance: Instance, door: Door, epochs: Epochs, end: Posit
     """As it is now; of our journal up to `end` (None: its last transaction). Raises what reading journal and region
     raises."""
     viewed = vectors_of(door)
-    entry = instance.regions[0]
-    with closing(KIND.reader(entry.path, region=entry.uuid)) as region:
-        seen = region.seen()
+    _, seen = writers_and_seen(instance)
     histories = viewed.catalogue.histories
     met = met_suppliers(histories, epochs.origins.values(), seen)
     at = end or viewed.end
