@@ -373,7 +373,8 @@ class MergingRows(Protocol):
         """Stamp what transactions have changed, in their order."""
 
     def losses(self, seqno: int) -> list[bytes]:
-        """What was lost in a transaction since `begin`, of a large one in its last piece, as it is kept."""
+        """What was lost in the last transaction, which has that number; of a large one in its last piece. As it is
+        kept."""
 
     def mark(self) -> None:
         """A large transaction begins, which may be taken back."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import apsw
 import pytest
@@ -14,7 +14,7 @@ from replicate.region.protocol import Absorbed
 from replicate.region.sqlite.apply.merge import RowMerger
 from replicate.region.sqlite.apply.rows import RowApplier
 from replicate.region.sqlite.bookkeeping import make_tables, write_writer
-from replicate.region.sqlite.row_stamps import RowStamps, key_of, make_stamp_tables
+from replicate.region.sqlite.row_stamps import RowStamps, key_of, make_stamp_tables, pack_merged
 from replicate.region.sqlite.schema import read_definition, record_definitions
 
 OWN, OTHER = b"1" * 16, b"2" * 16
@@ -89,6 +89,20 @@ def test_what_was_merged_comes_back_as_it_fits_what_was_here(site: Site) -> None
     done = site.take(Stamp(16, B, 2), site.update(("k", "x", "v"), v="older"), told={A: 1})
     assert done == []
     assert [(one.lost.values, one.left) for one in site.merger.lost] == [(("k", "x", "older"), ("k", "x", "newest"))]
+
+
+def test_what_a_transaction_lost_is_told_in_order_without_looking_at_the_others(site: Site) -> None:
+    """At which nobody looks: ten thousand may lose in one batch."""
+    site.take(Stamp(20, A, 2), site.update(("k", "u", "v"), v="newest"), site.insert("l", "ul", "newest"))
+    for seqno in (7, 8):
+        site.rows.seqno = seqno
+        older = f"older {seqno}"
+        changes = site.update(("k", "u", "v"), v=older), site.insert("l", "ul", older)
+        assert site.take(Stamp(10 + seqno, B, seqno), *changes, told={A: 1}) == []
+    (_, _, one, other) = merged = list(site.merger.lost)
+    assert [(found.seqno, found.key) for found in merged] == [(7, ("k",)), (7, ("l",)), (8, ("k",)), (8, ("l",))]
+    site.merger.lost[:1] = [cast(Any, object())]
+    assert site.merger.losses(8) == [pack_merged(one), pack_merged(other)]
 
 
 def test_a_change_of_an_ordinary_column_is_an_update(site: Site) -> None:
