@@ -9,17 +9,14 @@ are asked for are found (query.py).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-import msgpack
-
 from replicate.audit.changes import history_named, told_history, told_of_suppliers, told_origin
 from replicate.audit.query import Matches, Query
 from replicate.audit.read import Match, flat_parts
-from replicate.audit.record_lines import printable
+from replicate.audit.record_lines import plain, printable
 from replicate.audit.selection import EVERYTHING, Chooser, image_names
 from replicate.audit.sources import find_in_instance
 from replicate.journal.chain import Chain
@@ -223,8 +220,8 @@ def _change(
             _table(content.table_id, definitions),
             _row(content.before, content.after, definition),
             tuple(_names(content.before or content.after or (), definition)),
-            None if content.before is None else tuple(map(whole_value, content.before)),
-            None if content.after is None else tuple(map(whole_value, content.after)),
+            None if content.before is None else tuple(map(plain, content.before)),
+            None if content.after is None else tuple(map(plain, content.after)),
         )
     if isinstance(content, DefinitionChange):
         definition = content.definition
@@ -311,12 +308,3 @@ def _value(value: object) -> str:
         return "NULL"
     text = repr(value)
     return text if len(text) <= _VALUE_CHARACTERS_MAX else text[:_VALUE_CHARACTERS_MAX] + "…"
-
-
-def whole_value(value: object) -> object:
-    """As ShownChange has it."""
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return {"blob": bytes(value).hex()}
-    if isinstance(value, msgpack.ExtType):
-        return {"text": value.data.hex()}
-    return {"real": repr(value)} if isinstance(value, float) and math.isinf(value) else value

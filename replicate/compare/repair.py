@@ -21,7 +21,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from replicate.audit.show import whole_value
+from replicate.audit.record_lines import plain
 from replicate.compare.compare import CompareProgress, HeldTogether, Told, held_together
 from replicate.compare.last_compare import Repaired, note_repaired
 from replicate.errors import ConflictError, TryAgainError, UsageError, WrongNetworkError
@@ -297,4 +297,4 @@ def _columns(definition: TableDefinition) -> list[str]:
 
 
 def _image(row: Any) -> list[object] | None:
-    return None if row is None else list(map(whole_value, row))
+    return None if row is None else list(map(plain, row))

@@ -354,28 +354,26 @@ class Capture:
         """Rows that no hook reported (CREATE TABLE AS): images of a table that has just been defined."""
         captured = self._tables[table]
         assert captured is not None
-        try:
-            for image in rows:
-                self._note(captured)
-                self._append(captured.insert_prefix + self._pack(list(image)))
-        except UnicodeDecodeError:
-            raise not_utf8(table) from None
+        self._add_images(captured, captured.insert_prefix, rows)
 
     def delete_all(self, table: str, rows: Any) -> None:
         """Rows that go with their table, and its counter. Of these rows no hook is heard from here on, until the tables
         are read again (`redefine`, `hear_again`): SQLite may delete them one by one, or tell nobody."""
         captured = self._tables[table]
         assert captured is not None
-        try:
-            for image in rows:
-                self._note(captured)
-                self._append(captured.delete_prefix + self._pack(list(image)))
-        except UnicodeDecodeError:
-            raise not_utf8(table) from None
+        self._add_images(captured, captured.delete_prefix, rows)
         if captured.counts and (count := self._read_sequences().get(table)) is not None:
             self._note(captured)
             self._emit(Op.SEQUENCE, captured.definition.table_id, 0, [count, None])
         self._tables[table], self._last = None, None
+
+    def _add_images(self, captured: CapturedTable, prefix: bytes, rows: Any) -> None:
+        try:
+            for image in rows:
+                self._note(captured)
+                self._append(prefix + self._pack(list(image)))
+        except UnicodeDecodeError:
+            raise not_utf8(captured.definition.table) from None
 
     def hear_again(self) -> None:
         """The table was not dropped."""
