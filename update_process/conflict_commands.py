@@ -9,12 +9,16 @@ done by it (settle_conflict.py).
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from replicate.door.snapshot import door_of
 from replicate.errors import UsageError
 from replicate.instance.instance import Instance
+from replicate.model.ruv import lacks
+from replicate.model.vector import Chains
 from replicate.system.asking_user import who_asks
 from update_process.conflict_decision import OVERWRITE, SKIP, Decision, find_decision, is_large
 from update_process.conflict_file import read_conflict
@@ -34,6 +38,8 @@ class SeenConflict:
     by: str
 
 
+NO_CHAINS: Final[Chains] = {}
+
 WAITS: Final = "waits"
 DECIDED: Final = "decided"
 LEFT_OUT: Final = "left out"
@@ -42,19 +48,26 @@ MENDED: Final = "mended"
 AHEAD: Final = "not reached"
 
 
-def look_at_conflicts(directory: Path, applied_seqno: int) -> list[SeenConflict]:
-    """Those with a file there, by their numbers, where all up to `applied_seqno` is applied. DamagedError."""
+def look_at_conflicts(directory: Path, applied_seqno: int, chains: Chains = NO_CHAINS) -> list[SeenConflict]:
+    """Those with a file there, by their numbers, where all up to `applied_seqno` is applied. `chains`: on a supplier,
+    which tells by them: it may meet one under several numbers, of which the last one counts. DamagedError."""
     numbers = sorted(int(path.stem) for path in directory.glob("*.json") if path.stem.isdecimal())
     found = {seqno: read_conflict(directory, seqno) for seqno in numbers}
 
     def named_at(seqno: int) -> str:
         return str(found.get(seqno, {}).get("transaction", ""))
 
+    newest = {named: seqno for seqno, facts in found.items() if (named := _supplied(facts)) is not None}
     seen = []
     for seqno, facts in found.items():
+        supplied = _supplied(facts)
+        if supplied is not None and newest[supplied] != seqno:
+            continue
         table = f"{facts.get('region')}.{facts.get('table')}"
         decision = find_decision(directory, seqno, named_at(seqno), table, named_at) if named_at(seqno) else None
-        if seqno <= applied_seqno:
+        if supplied is not None:
+            state = WAITS if lacks(chains, *supplied) else MENDED
+        elif seqno <= applied_seqno:
             state = MENDED if decision is None else OVERWRITTEN if decision.how == OVERWRITE else LEFT_OUT
         elif seqno > applied_seqno + 1:
             state = AHEAD
@@ -63,6 +76,21 @@ def look_at_conflicts(directory: Path, applied_seqno: int) -> list[SeenConflict]
         by = "" if decision is None else decision.by
         seen.append(SeenConflict(seqno, table, str(facts.get("operation")), str(facts.get("reason")), state, by))
     return seen
+
+
+def _supplied(facts: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Of one that a supplier met: its origin, and its number there."""
+    origin, origin_seqno = facts.get("origin"), facts.get("origin_seqno")
+    return (origin, origin_seqno) if isinstance(origin, int) and isinstance(origin_seqno, int) else None
+
+
+def conflicts_of(instance: Instance, applied_seqno: int) -> list[SeenConflict]:
+    """All that were met there. Raises as `look_at_conflicts`, and what opening the door raises."""
+    chains = NO_CHAINS
+    if instance.is_supplier:
+        with door_of(instance) as door, door.locked():
+            chains = door.position().chains
+    return look_at_conflicts(instance.conflict_directory, applied_seqno, chains)
 
 
 def decide(

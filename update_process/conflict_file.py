@@ -42,8 +42,11 @@ def _image(columns: tuple[str, ...], image: Any) -> dict[str, Any] | None:
     return {name: _value(value) for name, value in zip(names, image, strict=True)}
 
 
-def write_conflict(directory: Path, conflict: Conflict, transaction: str = "") -> Path:
+def write_conflict(
+    directory: Path, conflict: Conflict, transaction: str = "", of: tuple[int, int] | None = None
+) -> Path:
     """Write the file; its path. `transaction`: its name (conflict_decision.py), for which something may be decided.
+    `of`: on a supplier, whose own numbers move on while it waits, its origin's key and number there.
 
     Raises JournalIOError, DiskFullError, PermissionRefusedError: nothing is there then."""
     try:
@@ -62,6 +65,8 @@ def write_conflict(directory: Path, conflict: Conflict, transaction: str = "") -
         "found": _image(conflict.columns, conflict.found),
         "after": _image(conflict.columns, conflict.after),
     }
+    if of is not None:
+        facts |= {"origin": of[0], "origin_seqno": of[1]}
     path = conflict_path(directory, conflict.seqno)
     replace_file(path, (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass"))
     return path
@@ -81,14 +86,16 @@ def read_conflict(directory: Path, seqno: int) -> dict[str, Any]:
     return facts
 
 
-def stopped(error: ReplicateError, seqno: int, directory: Path, transaction: str = "") -> ReplicateError:
+def stopped(
+    error: ReplicateError, seqno: int, directory: Path, transaction: str = "", of: tuple[int, int] | None = None
+) -> ReplicateError:
     """The error to stop with at transaction `seqno`: a conflict's images go to its file, never into the log.
-    `transaction`: as in `write_conflict`."""
+    `transaction`, `of`: as in `write_conflict`."""
     conflict = error.conflict if isinstance(error, ConflictError) else None
     if not isinstance(conflict, Conflict):
         error.facts.setdefault("seqno", seqno)
         return error
-    path = write_conflict(directory, replace(conflict, seqno=seqno), transaction)
+    path = write_conflict(directory, replace(conflict, seqno=seqno), transaction, of)
     return ConflictError(
         f"{conflict.table}: {conflict.reason} at transaction {seqno}",
         where=str(path),

@@ -589,7 +589,7 @@ class SupplierApplier:
     def _stopped(self, error: ReplicateError, head: Head) -> ReplicateError:
         """The error to stop with; a conflict's images are in its file."""
         seqno = self.session.position.last_seqno + 1
-        told = stopped(error, seqno, self._conflict_directory)
+        told = stopped(error, seqno, self._conflict_directory, of=(head.origin, head.origin_seqno))
         if not isinstance(told, ConflictError):
             told.facts.setdefault("source_seqno", head.seqno)
             return told

@@ -40,10 +40,10 @@ def list_(all_of_them: bool, table: str, shows_orphans: bool) -> int:
     """List the conflicts that were met here, and on a supplier what was lost in merges (m1, m2, …; with several regions
     m1@REGION); exit code 1 if the Update Process waits for a decision."""
     from replicate.roles.merge_losses import merges, orphans
-    from update_process.conflict_commands import WAITS, look_at_conflicts
+    from update_process.conflict_commands import WAITS, conflicts_of
 
     opened = open_instance(DOOR)
-    found = look_at_conflicts(opened.conflict_directory, _applied(opened))
+    found = conflicts_of(opened, _applied(opened))
     rows = [(str(one.seqno), one.state, f"{one.operation} {one.table}: {one.reason}") for one in found]
     merged = merges(opened, all_of_them=all_of_them, table=table)
     rows += [(one.id, one.state, _told(one)) for one in merged]
@@ -87,7 +87,7 @@ def show(number: int | str | None) -> None:
         return
     seqno = number
     opened = open_instance(LOOKS if seqno else DOOR)
-    facts = read_conflict(opened.conflict_directory, seqno or _applied(opened) + 1)
+    facts = read_conflict(opened.conflict_directory, seqno or _waiting(opened))
     emit(facts, _images(facts))
 
 
@@ -265,6 +265,15 @@ def _decide(how: str, seqno: int | None, until: int | None, table: str, *, dry_r
     write_decision(opened.conflict_directory, decision)
     said = f"{which} {done}{of_table}: decided by {decision.by} at {decision.at}"
     _go_on(opened, dataclasses.asdict(decision), [said])
+
+
+def _waiting(opened: Instance) -> int:
+    """The number of the one that waits; the next one where none does."""
+    from update_process.conflict_commands import WAITS, conflicts_of
+
+    applied_seqno = _applied(opened)
+    waits = [one.seqno for one in conflicts_of(opened, applied_seqno) if one.state == WAITS]
+    return waits[-1] if waits else applied_seqno + 1
 
 
 def _applied(opened: Instance) -> int:
