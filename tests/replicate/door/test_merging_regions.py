@@ -21,6 +21,8 @@ from replicate.dbapi import OperationalError
 from replicate.door.secondary import ApplySession
 from replicate.errors import ConfigurationError, DamagedError, TryAgainError
 from replicate.instance.instance import Instance
+from replicate.limits import PARTITION_STREAM
+from replicate.model.transaction import Op
 from replicate.region.sqlite.bookkeeping import read_writers
 from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.own_counters import BLOCK_BITS
@@ -37,6 +39,8 @@ from tests.harness.merging_worlds import made_large
 from tests.harness.packets import get_packets, level_by_packets
 from tests.harness.sites import kill_at
 from tests.harness.suppliers import Suppliers, carry_between, run, shared
+from update_process.routes import Routes
+from update_process.window.columns import Changes
 
 APART = (
     "CREATE TABLE item (id TEXT PRIMARY KEY, name TEXT UNIQUE, n INTEGER) WITHOUT ROWID",
@@ -105,6 +109,16 @@ def test_each_site_counts_in_blocks_of_its_own_in_every_region(two: Suppliers) -
     two.level()
     two.assert_converged()
     assert [key >> BLOCK_BITS for key, _ in two.rows("a")["counted"]] == [0, 1]
+
+
+def test_whose_keys_are_anothers_goes_on_in_a_block_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the transaction on that shares the table, in whatever region it is."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    made = Suppliers.create(tmp_path, apart=APART)
+    run(made, "a", f"INSERT INTO counted VALUES ({(1 << BLOCK_BITS) + 7}, 'in the block of b')")
+    share(made.by["a"], "DEFAULT", "b", keys_chosen=True, timeout_s=30)
+    run(made, "a", "INSERT INTO counted (v) VALUES ('of a')")
+    assert [key >> BLOCK_BITS for key, _ in made.rows("a")["counted"]] == [1, 16]
 
 
 def test_what_is_lost_is_taken_back_and_settled_by_its_region(two: Suppliers) -> None:
@@ -260,10 +274,13 @@ def test_an_application_that_changes_one_region_meanwhile_does_not_end_a_fence(t
 def test_one_more_is_seeded_with_the_stamps_of_both_regions(two: Suppliers) -> None:
     both_at_once(two)
     two.carry("b", "a")
+    run(two, "a", "UPDATE ta SET n = 77 WHERE id = 1", "UPDATE item SET n = 77 WHERE id = 'k'")
     one = two.seed_one_more("c")
     convert(one, "supplier", timeout_s=30)
+    run(two, "b", "UPDATE ta SET n = 78 WHERE id = 1", "UPDATE item SET n = 78 WHERE id = 'k'")  # beside that
     two.names = ("a", "b", "c")
     two.level()
+    assert [one[:3] for one in lost(two, "c")] == [("main", "ta", {"n": 77}), ("stock", "item", {"n": 77})]
     share(two.by["a"], "DEFAULT", "c", keys_chosen=True, timeout_s=30)
     two.level()
     run(two, "c", "UPDATE ta SET n = 3 WHERE id = 1", "UPDATE item SET name = 'of c' WHERE id = 'k'")
@@ -274,6 +291,37 @@ def test_one_more_is_seeded_with_the_stamps_of_both_regions(two: Suppliers) -> N
     compared = compare(two.by["a"], two.by["c"], timeout_s=30)
     assert compared.equal
     assert [one.region for one in compared.regions] == ["main", "stock"]
+
+
+def test_what_was_told_in_one_region_alone_is_known_to_one_more(two: Suppliers) -> None:
+    """A commit tells what its site has seen in a region that it changes."""
+    run(two, "b", "UPDATE item SET name = 'of b' WHERE id = 'k'")
+    two.carry("b", "a")
+    with closing(connect(two.by["a"].path, "stock")) as connection:
+        connection.execute("UPDATE item SET n = 2 WHERE id = 'k'")
+        connection.commit()
+        convert(two.seed_one_more("c"), "supplier", timeout_s=30)
+        connection.execute("UPDATE item SET name = 'of a' WHERE id = 'k'")
+        connection.commit()
+    two.names = ("a", "b", "c")
+    two.level()
+    two.assert_converged()
+    assert lost(two, "c") == [], "a had seen what it wrote over"
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_what_is_told_beside_rows_of_both_regions_is_told_in_both(two: Suppliers, is_sorted: bool) -> None:
+    with two.session("b") as session:
+        ids = {one.table: one.table_id for one in session.door.catalogue_now().in_force().values()}
+        session.begin()
+        changes = [
+            (int(Op.SEEN), PARTITION_STREAM, 0, [7, 8, 9]),
+            (int(Op.INSERT), ids["item"], 0, ["new", None, 1]),
+            (int(Op.INSERT), ids["ta"], 0, [9, "new", 1]),
+        ]
+        Routes(session).apply_plain(Changes(*map(list, zip(*changes, strict=True))), 99, is_sorted=is_sorted)
+        assert [one.region.seen()[7] for one in session._open] == [{8: 9}, {8: 9}]
+        session.rollback()
 
 
 def test_one_that_becomes_a_secondary_is_seeded_again_and_shares_both_regions(two: Suppliers) -> None:
