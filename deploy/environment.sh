@@ -247,14 +247,14 @@ set_up_environment() {
 
 install_package() {
     if [ "$extra" != test ]; then
-        install_with "" || show_failure "pip could not install"
+        install_with "[web]" || show_failure "pip could not install"
     elif ! install_with "[test,spark,plot,fuzz]"; then
         say "The fuzzer (the extra fuzz) does not install here; trying without: its tests will be skipped."
         install_with "[test,spark,plot]" || show_failure "pip could not install"
     fi
 }
 
-# install_with EXTRAS: the package with these extras ("" for none), such as "[test]".
+# install_with EXTRAS: the package with these extras, such as "[test]".
 install_with() {
     suffix=$1
     source_directory=$checkout

@@ -100,11 +100,13 @@ class RegionPart:
         found, expected = self.read_version(), door.words[self.schema_word]
         if found != expected:
             raise self._released(door) or SchemaChangedError(
-                f"another client changed the schema of region {self.entry.name} (schema version {found}, ours "
-                f"{expected})",
+                f"another client changed the schema of region {self.entry.name}, or ran VACUUM "
+                f"(schema version {found}, ours {expected})",
                 where=self.where,
-                do="Run: replicate -i INSTANCE region release NAME; then add the database again and seed the "
-                "secondaries",
+                do=door.instance.pasteable(
+                    f"Run: replicate -i INSTANCE region release {self.entry.name}; then add the database again and "
+                    "seed the secondaries"
+                ),
             )
 
     def check_held(self, held: int, done: int) -> None:

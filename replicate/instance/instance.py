@@ -42,7 +42,7 @@ from replicate.instance.file import (
     encode,
     read_file,
 )
-from replicate.instance.location import resolve_instance
+from replicate.instance.location import elsewhere, resolve_instance
 from replicate.instance.private_files import DIRECTORY_MODES, check_settings, check_whole
 from replicate.limits import REGIONS_MAX
 from replicate.model.partitions import Partitions
@@ -226,7 +226,8 @@ class Instance:
             raise NotFoundError(
                 "there is no such instance directory",
                 where=str(directory),
-                do=f"Name an existing one, or make it: replicate instance create {shlex.quote(os.fspath(path))}",
+                do=elsewhere(path)
+                or f"Name an existing one, or make it: replicate instance create {shlex.quote(os.fspath(path))}",
             ) from None
         except OSError as error:
             raise PermissionRefusedError(

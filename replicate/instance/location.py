@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 from replicate.instance.file import check_name
 
+SYSTEM_HOME: Final = "/var/lib/replicate"
+"""Where deploy/install has instances; the home directory of the user that it makes."""
+
 
 def home() -> Path:
-    """Where instances are found by name: REPLICATE_HOME; else root's /var/lib/replicate; else the XDG data folder."""
+    """Where instances are found by name: REPLICATE_HOME; else /var/lib/replicate, for root and the user whose home it
+    is; else the XDG data folder."""
     chosen = os.environ.get("REPLICATE_HOME")
     if chosen:
         return Path(chosen)
-    if os.geteuid() == 0:
-        return Path("/var/lib/replicate")
+    if os.geteuid() == 0 or os.path.expanduser("~") == SYSTEM_HOME:
+        return Path(SYSTEM_HOME)
     data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
     return Path(data) / "replicate"
 
@@ -30,3 +35,13 @@ def resolve_instance(name_or_path: str | os.PathLike[str]) -> Path:
     if os.sep in text or text in (".", ".."):
         return Path(os.path.abspath(text))
     return home() / check_name(text, "instance")
+
+
+def elsewhere(name: str | os.PathLike[str]) -> str:
+    """What to do where the instance of that name is not below `home()`, and is among those of the services; else ""."""
+    there = os.path.join(SYSTEM_HOME, os.fspath(name))
+    if os.sep in os.fspath(name) or not os.path.isdir(there):
+        return ""
+    return (
+        f"One of that name is in {SYSTEM_HOME}: export REPLICATE_HOME={SYSTEM_HOME}, or name its directory: -i {there}"
+    )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from replicate.errors import NotFoundError, PermissionRefusedError
+from replicate.system.asking_user import user_name
 from replicate.system.files import link_error
 from replicate.system.os_errors import mend
 
@@ -122,11 +123,12 @@ def _check(facts: os.stat_result, path: Path, forbidden: int, owners: set[int]) 
         raise link_error(path)
     quoted = shlex.quote(str(path))
     if facts.st_uid not in owners:
-        named = " or ".join(str(uid) for uid in sorted(owners, reverse=True))
+        named = " or ".join(user_name(uid) for uid in sorted(owners, reverse=True))
+        owner = user_name(facts.st_uid)
         raise PermissionRefusedError(
-            f"this belongs to user {facts.st_uid}, not to user {named}",
+            f"this belongs to user {owner}, not to user {named}",
             where=str(path),
-            do=f"Run as user {facts.st_uid}, or, if it is yours: chown {max(owners)} {quoted}",
+            do=f"Run as user {owner}, or, if it is yours: chown {user_name(max(owners))} {quoted}",
         )
     mode = stat.S_IMODE(facts.st_mode)
     if mode & forbidden:

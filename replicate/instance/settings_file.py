@@ -33,6 +33,7 @@ from replicate.settings.load import (
     unknown_key,
 )
 from replicate.settings.table import Scalar, Setting
+from replicate.system.asking_user import user_name
 from replicate.system.files import check_writable, replace_file
 
 COMMAND_LINE: Final = "command line"
@@ -119,9 +120,9 @@ def _write(path: Path, text: str) -> None:
         like = os.stat(path)
         if like.st_uid != os.geteuid():
             raise PermissionRefusedError(
-                f"this belongs to user {like.st_uid}, and only that user changes it",
+                f"this belongs to user {user_name(like.st_uid)}, and only that user changes it",
                 where=str(path),
-                do=f"Run as user {like.st_uid}, or change the file there by hand",
+                do=f"Run as user {user_name(like.st_uid)}, or change the file there by hand",
             )
     replace_file(path, text.encode(), like=like)
 

@@ -6,7 +6,12 @@ Leaves to others: what is wrong there, and what mends it (status/report.py). Pur
 
 from __future__ import annotations
 
+from typing import Final
+
 from replicate.status.report import JournalReport, PeerReport, ReceivingReport
+
+NOT_BEGUN: Final = "waiting for restart"
+"""What a Source Server says while its peer has not said yet from where the stream is to begin."""
 
 
 def bottleneck(
@@ -50,6 +55,10 @@ def _peer_bottleneck(peer: PeerReport) -> str:
         return f"the connection to {peer.name} at {peer.address}"
     if peer.is_silent:
         return f"the connection to {peer.name} at {peer.address}: nothing comes over it"
+    if peer.source.text.startswith(NOT_BEGUN):
+        return (
+            f"{peer.name}, which has not asked for the stream: it has no first copy yet, or is looking where it stands"
+        )
     if peer.update_state:
         return f"the Update Process at {peer.name}: it is {peer.update_state}"
     if peer.is_paused:

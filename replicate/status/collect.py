@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -411,19 +412,25 @@ def _region(instance: Instance, entry: RegionEntry, words: _Words | None) -> Reg
 def _read_only(instance: Instance, regions: tuple[RegionReport, ...]) -> Iterator[Finding]:
     """What can be read and not written: everything looks well until somebody commits."""
     places: list[tuple[str, tuple[Path, ...]]] = [("journal", (instance.journal_directory,))]
-    places += [(r.name, (Path(r.path), Path(r.path).parent)) for r in regions if not r.problem]
+    for region in regions:
+        # What opens a read-only database leaves such a WAL, which stays when the database may be written again.
+        beside = tuple(Path(f"{region.path}{suffix}") for suffix in ("", "-wal", "-shm"))
+        places += [(region.name, (*beside, Path(region.path).parent))] if not region.problem else []
     for name, paths in places:
+        closed: list[str] = []
         for path in paths:
             with suppress(OSError):
-                is_mounted_so = os.statvfs(path).f_flag & os.ST_RDONLY
-                if not is_mounted_so and os.access(path, os.W_OK, effective_ids=True):
-                    continue
-                why, do = "this user has no permission to write it", f"chmod u+w {path}"
-                if is_mounted_so:
-                    why = "its file system is mounted read-only"
+                if os.statvfs(path).f_flag & os.ST_RDONLY:
+                    text = f"nothing can be committed: its file system is mounted read-only [{path}]"
                     do = "mend the disk (the kernel's log says why), and mount it read-write"
-                yield Finding("READ_ONLY", f"nothing can be committed: {why} [{path}]", do, name)
-                break
+                    yield Finding("READ_ONLY", text, do, name)
+                    break
+                if not os.access(path, os.W_OK, effective_ids=True):
+                    closed.append(shlex.quote(str(path)))
+        else:
+            if closed:
+                text = f"nothing can be committed: this user has no permission to write it [{', '.join(closed)}]"
+                yield Finding("READ_ONLY", text, f"chmod u+w {' '.join(closed)}", name)
 
 
 def _disk_percent(instance: Instance, entry: RegionEntry) -> float:

@@ -129,7 +129,8 @@ def test_a_schema_change_on_the_primary_is_found_before_the_next_commit(street: 
     assert stranger(street, street.database, change) == ["done"]
     writer = street.python(MIGRATOR, str(street.primary), "INSERT INTO setting VALUES ('refused', 1)")
     said = writer.communicate(timeout=120)[1]
-    for words in ("SCHEMA_CHANGED", "another client changed the schema of region main", "region release NAME"):
+    way_out = f"replicate -i {street.primary} region release main"
+    for words in ("SCHEMA_CHANGED", "another client changed the schema of region main, or ran VACUUM", way_out):
         assert words in said
     assert street.last_seqno(street.primary) == seqno
     street.on(street.primary, "source", "stop")

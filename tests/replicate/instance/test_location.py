@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from replicate.errors import UsageError
+from replicate.errors import NotFoundError, UsageError
+from replicate.instance import location
+from replicate.instance.instance import Instance
 from replicate.instance.location import home, resolve_instance
 
 
@@ -35,6 +37,29 @@ def test_without_a_home_of_its_own_it_is_the_systems_or_the_users(
     assert home() == tmp_path / ".local/share/replicate"
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     assert home() == tmp_path / "data/replicate"
+
+
+def test_the_user_of_the_services_needs_no_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`runuser -u dualsite -- replicate -i primary status`: its home directory is where its instances are."""
+    monkeypatch.setattr("os.geteuid", lambda: 997)
+    monkeypatch.setattr(location, "SYSTEM_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert home() == tmp_path
+
+
+def test_another_user_is_told_where_the_instance_of_that_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(location, "SYSTEM_HOME", str(tmp_path))
+    monkeypatch.setenv("REPLICATE_HOME", str(tmp_path / "mine"))
+    for is_there in (False, True):
+        with pytest.raises(NotFoundError) as caught:
+            Instance.open("alpha")
+        assert (f"export REPLICATE_HOME={tmp_path}, or" in caught.value.do) is is_there
+        assert ("instance create alpha" in caught.value.do) is not is_there
+        (tmp_path / "alpha").mkdir(exist_ok=True)
+    with pytest.raises(NotFoundError, match="instance create"):
+        Instance.open("./alpha")
 
 
 @pytest.mark.parametrize("given", [".", "..", "./alpha", "/srv/alpha", "beside/../alpha"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -118,7 +119,11 @@ def test_what_belongs_to_somebody_else_is_refused(instance: Instance) -> None:
     os.chown(stray, SOMEBODY, -1)
     with pytest.raises(PermissionRefusedError, match=f"belongs to user {SOMEBODY}") as caught:
         check_contents(instance.path)
-    assert f"chown 0 {stray}" in caught.value.do
+    assert f"Run as user {SOMEBODY}, or, if it is yours: chown root {stray}" in caught.value.do
+    os.chown(stray, pwd.getpwnam("nobody").pw_uid, -1)
+    with pytest.raises(PermissionRefusedError, match="belongs to user nobody, not to user root") as caught:
+        check_contents(instance.path)
+    assert "Run as user nobody, or" in caught.value.do
     stray.unlink()
     os.chown(instance.path, SOMEBODY, -1)
     with pytest.raises(PermissionRefusedError, match=f"belongs to user {SOMEBODY}"):

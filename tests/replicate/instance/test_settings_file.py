@@ -16,6 +16,7 @@ from replicate.instance import settings_file
 from replicate.instance.instance import Instance
 from replicate.instance.settings_file import set_setting, unset_setting
 from replicate.settings.load import SETTINGS, default_text, load
+from replicate.system.asking_user import user_name
 
 HAND_WRITTEN = """\
 # Ann, 2026-03-01: the line to the other site is slow
@@ -184,7 +185,7 @@ def test_a_file_of_somebody_else_is_left_to_them(instance: Instance, monkeypatch
     before = settings(instance)
     uid = os.geteuid()
     monkeypatch.setattr(settings_file.os, "geteuid", lambda: uid + 1)
-    with pytest.raises(PermissionRefusedError, match=f"belongs to user {uid}"):
+    with pytest.raises(PermissionRefusedError, match=f"belongs to user {user_name(uid)}"):
         set_setting(instance, "log.level", "debug")
     assert settings(instance) == before
 

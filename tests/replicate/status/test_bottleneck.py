@@ -21,9 +21,11 @@ from tests.replicate.status.test_collect import JOURNAL, PEER, RECEIVING, STOPPE
         (replace(PEER, backlog=5, source_backlog=0, receiver_backlog=5), "the Update Process at west"),
         (replace(PEER, backlog=5, source_backlog=5, receiver_backlog=0), "the Source Server for west, or the network"),
         (replace(PEER, backlog=None, is_connected=False), "the connection to west"),
+        (replace(PEER, backlog=5, source_backlog=5, source=replace(PEER.source, text="waiting for restart")),
+         "west, which has not asked for the stream: it has no first copy yet"),
         (replace(PEER, is_silent=True), "the connection to west at h:1: nothing comes over it"),
     ],
-)
+)  # fmt: skip
 def test_bottleneck_on_the_primary(peer: PeerReport, expected: str) -> None:
     found = bottleneck(JOURNAL, (PEER, peer), None)
     assert expected in found

@@ -502,6 +502,28 @@ def test_what_cannot_be_written_becomes_a_finding(
     assert ("mount it read-write" if is_mounted_so else f"chmod u+w {place}") in finding.do
 
 
+def test_a_wal_that_was_made_beside_a_read_only_database_is_named_too(
+    instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the mode that the database had. Once the database may be written again, the next commit met an IO error,
+    and nothing had said why."""
+    database = tmp_path / "data" / "app.db"
+    database.parent.mkdir()
+    make_database(database)
+    add_region(instance, database, name="main")
+    wal = Path(f"{database}-wal")
+    wal.touch()
+    closed = {database, wal}
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: Path(path) not in closed or mode != os.W_OK)
+
+    def advice() -> list[str]:
+        return [finding.do for finding in collect(instance).findings if finding.code == "READ_ONLY"]
+
+    assert advice() == [f"chmod u+w {database} {wal}"]
+    closed.remove(database)
+    assert advice() == [f"chmod u+w {wal}"]
+
+
 @pytest.mark.parametrize("width", [80, 60, 200])
 def test_no_line_is_longer_than_the_terminal_but_for_what_is_pasted_whole(width: int) -> None:
     """With numbers as long as they get, an error of several sentences, and names that take their room."""

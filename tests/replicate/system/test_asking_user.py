@@ -7,7 +7,7 @@ import pwd
 
 import pytest
 
-from replicate.system.asking_user import who_asks
+from replicate.system.asking_user import user_name, who_asks
 
 
 def test_the_user_and_the_one_that_called_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +19,7 @@ def test_the_user_and_the_one_that_called_sudo(monkeypatch: pytest.MonkeyPatch) 
         assert who_asks() == (name or f"uid {number}")
     monkeypatch.setattr(os, "getuid", lambda: 1)
     assert who_asks() == pwd.getpwuid(1).pw_name
+
+
+def test_a_user_without_a_name_is_a_number() -> None:
+    assert (user_name(0), user_name(987654)) == ("root", "987654")
