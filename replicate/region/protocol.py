@@ -373,8 +373,7 @@ class MergingRows(Protocol):
         """Stamp what transactions have changed, in their order."""
 
     def losses(self, seqno: int) -> list[bytes]:
-        """What was lost in the last transaction, which has that number; of a large one in its last piece. As it is
-        kept."""
+        """What was lost in the last transaction, as it is kept; of a large one in its last piece. `seqno`: its own."""
 
     def mark(self) -> None:
         """A large transaction begins, which may be taken back."""
