@@ -9,6 +9,7 @@ does while it runs: an authorizer sees that (statements.py, guards.py).
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final, TypeAlias
 
@@ -33,15 +34,20 @@ def counter_statements(name: Value, *seq: Value, where: str) -> list[str]:
     """What makes the row of `name` in sqlite_sequence hold `seq`, or, without it, be gone: how a counter by which no
     table counts travels. `check_travelling` lets these texts through, and none of another form. NotSupportedError for
     a name that no literal holds."""
-    shown = apsw.format_sql_value(name)
+    shown = _literal(name)
     texts = [f"DELETE FROM main.sqlite_sequence WHERE name IS {shown}"]
     for value in seq:
-        texts.append(f"INSERT INTO main.sqlite_sequence (name, seq) VALUES ({shown}, {apsw.format_sql_value(value)})")
+        texts.append(f"INSERT INTO main.sqlite_sequence (name, seq) VALUES ({shown}, {_literal(value)})")
     if not all(map(_COUNTER.fullmatch, texts)):
         raise NotSupportedError(
             f"the counter of {name!r} in sqlite_sequence cannot travel", where=where, do="Roll back; leave it alone"
         )
     return texts
+
+
+def _literal(value: Value) -> str:
+    is_minus_zero = isinstance(value, float) and value == 0 and math.copysign(1, value) < 0
+    return "-0.0" if is_minus_zero else apsw.format_sql_value(value)  # which knows one zero, and SQLite two
 
 
 def check_definable(statement: Statement, *, where: str) -> None:
