@@ -76,6 +76,8 @@ def refuse_own(
     """For an authorizer, with its arguments: NotSupportedError for a statement of an application, or a trigger that it
     fires, which would change our bookkeeping in one of `databases`, or make something of such a name there."""
     name = first if action in _FIRST else second if action in _SECOND else None
+    if action == apsw.SQLITE_ALTER_TABLE:
+        database = first  # SQLite tells it there, and nothing in its place
     if name is None or not is_own(name) or database not in databases:
         return
     by = f" (trigger {trigger} would change it)" if trigger else ""

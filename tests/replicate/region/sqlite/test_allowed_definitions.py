@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import apsw
 import pytest
 from hypothesis import example, given
@@ -98,7 +100,7 @@ VALUES = (
 @example(5, "x'00'")
 def test_a_counter_travels_exactly(name: Value, seq: Value) -> None:
     texts = counter_statements(name, seq, where="main.db")
-    with apsw.Connection(":memory:") as connection:
+    with closing(apsw.Connection(":memory:")) as connection:
         connection.execute("CREATE TABLE t (a INTEGER PRIMARY KEY AUTOINCREMENT); INSERT INTO sqlite_sequence "
                            "VALUES ('other', 1)")  # fmt: skip
         connection.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (name, 7))
