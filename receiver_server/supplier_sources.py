@@ -3,9 +3,9 @@
 All sources share the receive pool, and each counts by its own journal. So what is applied of one of them is told by
 where its records lie: a record that the Update Process has freed is applied.
 
-A pool each would let a small transaction of one pass by the backlog of another; but one that its writer committed when
-it had that backlog comes after it all the same, by any way. What is left waits for one pool at most, however many
-sources there are, and memory does not grow with them.
+Why not a pool each: then a small transaction of one source could pass the backlog of another. But most may not pass
+it: a writer that had applied the backlog when it committed has its transaction applied after it, whatever the way. The
+others wait for what one pool holds at most. So memory does not grow with the number of sources.
 
 Guarantees: what is called applied was freed; numbers only rise between two starts of the stream.
 Leaves to others: connections, the pool's memory, clocks. Pure.

@@ -58,7 +58,7 @@ UNKNOWN_CHANGE_S: Final = 50e-6
 """What a change is taken to cost before any was made: several times what it does on a disk that is not slow."""
 
 
-class _Anew(Exception):
+class _TakenBack(Exception):
     """The open batch was taken back, and is taken again from the receive pool, window by window."""
 
 
@@ -159,7 +159,7 @@ class Applier:
                     if done.waiting is not Waiting.MORE or is_over or stop():
                         self._commit(done)
                         return done
-                except _Anew:
+                except _TakenBack:
                     done.waiting = Waiting.MORE
         except BaseException:
             self._abandon()
@@ -322,7 +322,7 @@ class Applier:
         """A batch of several windows has failed: take all of them again from the pool, each as a batch of its own."""
         self._abandon()
         self._careful_seqno = last_seqno
-        raise _Anew
+        raise _TakenBack
 
     # Changes put off to the end of their batch, so that they are made in the order of their rows.
 
@@ -449,7 +449,7 @@ class Applier:
         self.publish()
 
     def _commit(self, done: Done) -> bool:
-        """Commit the open batch; False when there is none. Raises _Anew."""
+        """Commit the open batch; False when there is none. Raises _TakenBack."""
         batch, self._batch = self._batch, None
         if batch is None:
             return False

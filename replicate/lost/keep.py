@@ -1,6 +1,7 @@
-"""The rule before anything goes that holds a transaction: what no peer has is refused, or written to a file first.
+"""Before something is removed that holds transactions: where no peer has them, it is refused, or they are written to a
+file first.
 
-Guarantees: nothing of the instance is changed. Without `force` it is refused by name, with how many, which, and the
+Guarantees: nothing of the instance is changed. Without `force` the refusal says how many they are, which, and the
 commands that show them, send them, or go on without; with `force` the file is durable before this returns. Where an
 earlier command has written them already, that file is enough: what was interrupted is repeated with one file.
 The file lies beside the instance's directory, so that it outlives it.

@@ -1,4 +1,5 @@
-"""Some columns of a table: what stands in the place of the others, and which tables and statements bear that.
+"""Tables of which a peer wants some columns only: what stands in the place of the others, and which tables, and which
+statements that change them, cannot be had so.
 
 A column that is left out stays in the table, and holds a blank in each row: NULL, or where it is NOT NULL the empty
 value of its type. So the schema is the same on both sites, and its changes go as they are.

@@ -1,9 +1,9 @@
-"""Whether what goes to others is all of our journal in its writers' words, and if not, what it is an excerpt of; and
-whether an instance that gets one may take it.
+"""Excerpts: packets that hold some partitions only, or what a filter has made of the journal. What a packet of this
+instance is an excerpt of, if it is one, and whether an instance that gets one may take it.
 
-Guarantees: who has some partitions only gives no more than it has, all of it since the packet's beginning; a peer gets
-no more than it may have, and nobody gets what is in NONE. An excerpt is taken only where it has all that is here, and,
-where filters are on the way, came through the same ones: by the rules of a line.
+Guarantees: an instance that has some partitions only gives no more than it has, all of it since the packet's
+beginning. A peer gets no more than it may have, and nobody gets what is in NONE. An excerpt is taken only where it has
+all that is here, and came through the same filters, where there are any: by the rules of a line.
 Leaves to others: how changes are chosen (filters/selection.py), and how they are applied.
 """
 
