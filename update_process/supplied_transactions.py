@@ -526,8 +526,9 @@ class SupplierApplier:
             writer = name_of(self.session.door, self._instance_of(next(iter(origins))))
             raise ClockAheadError(
                 f"a transaction of {writer} bears the time {readable(csn)}, too far ahead of this host's clock",
-                do="Set right whichever clock is wrong. To take what was written under it, raise [update] "
-                "clock_ahead_max_s for so long (nothing from 2100 on is taken)",
+                do="Set right whichever clock is wrong. What was written under it is taken once [update] "
+                "clock_ahead_max_s is raised for so long on every supplier: what they write after it bears that time, "
+                "too (nothing from 2100 on is taken)",
                 csn=csn,
             )
 

@@ -106,7 +106,7 @@ def seed_over_connection(
             incoming.discard()
         give_up_unreadable(secondary)
         with _receiver(secondary) as ask:
-            _wait(ask(source_name), told, source_wait_s)
+            _wait(ask(source_name), source_name, told, source_wait_s)
             hit("seed.received")
             return _install(secondary, incoming, restart, told)
 
@@ -139,7 +139,7 @@ def regions_over_connection(
         if header is None or source_name not in (None, header.primary_name):
             incoming.whole.unlink(missing_ok=True)
             with _receiver(secondary) as ask:
-                _wait(ask(source_name, names), told, source_wait_s)
+                _wait(ask(source_name, names), source_name, told, source_wait_s)
                 hit("seed.received")
         try:
             with SeedReader(incoming.whole) as reader:
@@ -174,7 +174,7 @@ def partitions_over_connection(
         incoming.whole.unlink(missing_ok=True)
         with _receiver(secondary) as ask:
             try:
-                _wait(ask(source_name, (), numbers), told, source_wait_s)
+                _wait(ask(source_name, (), numbers), source_name, told, source_wait_s)
             except SeedFailedError as error:
                 if error.reason in LOAD_REFUSED:
                     give_up(secondary, numbers)
@@ -278,7 +278,7 @@ def read_answer(line: bytes, *, again: str = again_command(RECEIVER)) -> dict[st
     )
 
 
-def _wait(answers: Iterator[dict[str, Any]], told: Told, source_wait_s: float) -> None:
+def _wait(answers: Iterator[dict[str, Any]], source_name: str | None, told: Told, source_wait_s: float) -> None:
     """Until the file is whole. A source that was not let in is told of at once; if nobody else has come soon after,
     that is why none comes."""
     waiting_since = time.monotonic()
@@ -298,6 +298,8 @@ def _wait(answers: Iterator[dict[str, Any]], told: Told, source_wait_s: float) -
         elif time.monotonic() - waiting_since > source_wait_s:
             raise PeerUnreachableError(
                 f"no source has connected for {source_wait_s:g} s",
-                do="There: replicate -i PRIMARY source start; replicate -i PRIMARY source status. What came is kept",
+                do="There: replicate -i {0} source start; replicate -i {0} source status. What came is kept".format(
+                    source_name or "PRIMARY"
+                ),
             )
         told(state, int(answer.get("done", 0)), int(answer.get("total", 0)))

@@ -287,8 +287,10 @@ async def test_nobody_is_connected_or_somebody_else_is(pair: Pair) -> None:
         error = await both.fails(SeedFailedError, "the source that is connected is east, not paris", "paris")
         assert error.own_exit_code == 76  # type: ignore[attr-defined]
         await both.source.stop()
-        with pytest.raises(PeerUnreachableError, match="no source has connected"):
+        with pytest.raises(PeerUnreachableError, match=r"no source has connected .* replicate -i PRIMARY source start"):
             await both.seed(wait_s=0.5)
+        with pytest.raises(PeerUnreachableError, match=r"no source has connected .* replicate -i east source start"):
+            await both.seed("east", wait_s=0.5)
         await both.receiver.stop()
         await both.fails(
             PeerUnreachableError, "receiver start; or, from an instance on this host: replicate -i INSTANCE seed"
