@@ -18,7 +18,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -131,7 +130,7 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
             pass
         call()
 
-    def stopped(error: Exception, _seqno: int, _directory: Path) -> Exception:
+    def stopped(error: Exception, *_: Any, **__: Any) -> Exception:
         return error
 
     def facts(*_: Any, **__: Any) -> Any:
