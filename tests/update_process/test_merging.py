@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,36 @@ def test_what_else_is_written_to_a_row_makes_its_unique_value_no_younger(tmp_pat
     two.level()
     two.assert_converged()
     assert two.rows("b")["named"] == [("of a", "x", "a", 3)]
+
+
+def test_of_two_rows_that_one_transaction_wrote_last_one_keeps_the_value_on_every_site(tmp_path: Path) -> None:
+    """None has had its values longer: all sites choose the same one, so that one is left."""
+    three = shared(tmp_path, 3, schema=UNIQUE)
+    run(three, "a", "INSERT INTO named VALUES ('k1', 'p', 'm1', 1)", "INSERT INTO named VALUES ('k2', 'q', 'm2', 2)")
+    three.level()
+    run(three, "a", "UPDATE named SET name = 'x' WHERE id = 'k1'")
+    run(three, "b", "UPDATE named SET name = 'x' WHERE id = 'k2'")
+    run(three, "c", "UPDATE named SET mail = 'of c ' || id")
+    for source, consumer in ("ca", "cb", "ba", "ab"):  # each of them meets the other one's after c's
+        three.carry(source, consumer)
+    three.level()
+    three.assert_converged()
+    assert three.rows("b")["named"] == [("k1", "x", "of c k1", 1)]
+
+
+def test_what_removes_a_row_is_later_than_that_row_however_slow_this_clock_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = shared(tmp_path, schema=UNIQUE)
+    run(two, "b", "INSERT INTO named VALUES ('of b', 'x', 'b', 2)")
+    now_ns = time.time_ns
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda: now_ns() + 3_600_000_000_000)
+        run(two, "a", "INSERT INTO named VALUES ('of a', 'x', 'a', 1)")
+    two.carry("a", "b")
+    two.level()
+    two.assert_converged()
+    assert [row[0] for row in two.rows("a")["named"]] == ["of b"]
 
 
 def test_a_row_that_gave_way_is_kept_with_the_one_that_it_gave_way_to(tmp_path: Path) -> None:

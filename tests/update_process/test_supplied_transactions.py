@@ -13,7 +13,14 @@ import pytest
 from replicate.dbapi import OperationalError
 from replicate.door.recovery.opening import make_chain
 from replicate.door.snapshot import door_of
-from replicate.errors import ClockAheadError, ConflictError, DivergedError, NotFoundError, NotWriterError
+from replicate.errors import (
+    ClockAheadError,
+    ConflictError,
+    DivergedError,
+    NotFoundError,
+    NotWriterError,
+    TurnedBackError,
+)
 from replicate.journal.reader import ChainReader
 from replicate.journal.record import FrameBatch, Head, pack_null
 from replicate.journal.spool import Spool
@@ -322,6 +329,17 @@ def test_an_origin_that_nobody_has_announced_is_refused_by_name(two: Suppliers) 
     two.write("a")
     two.level()
     two.assert_converged()
+
+
+def test_what_it_should_have_written_itself_is_never_taken(two: Suppliers) -> None:
+    """Also where it comes whole, and is just the next one: an application may take that number at any moment."""
+    two.write("b", 2)
+    two.level()
+    head, own, before = last_head(two, "a"), last_head(two, "b"), two.vector("b")
+    forged = own._replace(seqno=head.seqno + 1, origin_seqno=own.origin_seqno + 1)
+    with pytest.raises(TurnedBackError, match="a source has more of what b writes itself than b has"):
+        take_forged(two, forged)
+    assert dict(two.vector("b")) == dict(before)
 
 
 def test_a_time_from_2100_on_is_never_taken_whatever_is_allowed(two: Suppliers) -> None:

@@ -148,6 +148,16 @@ def test_covering_is_lacking_nothing(one: Chains, other: Chains) -> None:
     )
 
 
+def test_who_has_not_met_an_origin_lacks_the_record_that_opens_it() -> None:
+    """Which has the number 0."""
+    opened_only = at(A=0)
+    assert lacks({}, A, 0)
+    assert not lacks(opened_only, A, 0)
+    assert lacks(opened_only, A, 1)
+    assert not covers({}, opened_only)
+    assert merged({}, opened_only) == opened_only
+
+
 def test_the_minimum_is_what_all_have() -> None:
     assert minimum([]) == {}
     assert minimum([at(A=3, B=5), at(A=4, B=2, C=1)]) == {A: 3, B: 2}

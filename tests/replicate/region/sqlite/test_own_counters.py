@@ -41,6 +41,15 @@ def test_a_key_is_of_one_place(counter: int) -> None:
     assert sum(is_in_own_block(key, place) for place in range(PLACES)) == 1
 
 
+@given(st.integers(0, 2**20), SITES)
+def test_all_of_a_block_is_of_its_place(block: int, place: int) -> None:
+    """From the first key to the last one, at which the counter stands when it is used up."""
+    begin = block * PLACES + place << BLOCK_BITS
+    for counter in (begin, begin + 1, begin + BLOCK - 1, begin + BLOCK):
+        assert is_in_own_block(counter, place)
+    assert not is_in_own_block(begin + BLOCK + 1, place)
+
+
 def region(*, place: int = 1) -> apsw.Connection:
     """Of OWN, with the counted table t, whose partition OTHER shares with it."""
     connection = apsw.Connection(":memory:")
