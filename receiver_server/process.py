@@ -34,7 +34,7 @@ from replicate.daemon.orders import SWITCH_OVER, options_of
 from replicate.daemon.repeated_lines import Repetitions
 from replicate.daemon.role_watch import other_role
 from replicate.daemon.statistics_lines import Reporting, ReportingOrders, no_such_order
-from replicate.daemon.ticks import sleep_to_tick
+from replicate.daemon.ticks import next_tick, sleep_to_tick
 from replicate.errors import DamagedError, ReplicateError
 from replicate.filters.switch import ORDER, FilterSwitch
 from replicate.instance.instance import Instance
@@ -47,6 +47,8 @@ from replicate.wire.message import UpdateState
 
 LOOK_S: Final = 0.25
 """How often the Update Process's words are looked at; the link tells the source at most once a second."""
+TELL_PERIOD_S: Final = 1.0
+"""How often the status is told how things stand, besides what happens."""
 POOL_LOOK_S: Final = 5.0
 ALARM_PERIOD_S: Final = 10.0
 UPDATE_DEAD_AFTER_S: Final = 5.0
@@ -174,6 +176,7 @@ class ReceiverServer:
         started_s = trio.current_time()
         self._next_alarm_s = started_s + UPDATE_DEAD_AFTER_S
         self._next_pool_look_s = started_s
+        self._next_told_s = started_s
 
     async def run(self, listeners: list[trio.SocketListener], address: Address) -> None:
         """Serve until the stop is requested, or the role is another one, and the source, if there is one, has been
@@ -294,8 +297,10 @@ class ReceiverServer:
             for one in source.all_connections:
                 one.report()
             await source.look_whether_restored()
-            source.tell()
-            source.sample()
+            if now_s >= self._next_told_s:
+                self._next_told_s = next_tick(TELL_PERIOD_S)
+                source.tell()
+                source.sample()
             await sleep_to_tick(LOOK_S)
 
     async def _pool_is_gone(self) -> None:

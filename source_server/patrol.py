@@ -38,7 +38,7 @@ from source_server.consumer_state import ConsumerState
 from source_server.link import SourceLink
 
 FORMAT: Final = 1
-LOOK_S: Final = 0.5
+LOOK_S: Final = 1.0
 """How often it is looked whether the patrol may go on."""
 STORED_S: Final = 10.0
 """How often it is kept where it stands."""

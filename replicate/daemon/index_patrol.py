@@ -33,7 +33,7 @@ from replicate.settings.load import parse_hours
 from replicate.settings.table import ReceiverConfig, SourceConfig
 from replicate.system.locks import FileLock
 
-LOOK_S: Final = 0.5
+LOOK_S: Final = 1.0
 """How often it is looked whether it may go on."""
 KEPT_S: Final = 10.0
 """How often what was found is kept; what is wrong, and the end of a round, at once."""

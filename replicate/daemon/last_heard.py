@@ -53,7 +53,7 @@ class Heard:
 
     def age_s(self) -> float | None:
         """Seconds since the last of it; None: never."""
-        return None if self.last is None else now().age_s(self.last)
+        return None if self.last is None else max(0, time.monotonic_ns() - self.last.monotonic_ns) / 1e9
 
     def facts(self) -> dict[str, int | None]:
         """For the daemon's status. TOLD is for a daemon to add that is told positions: when that was, the last time."""

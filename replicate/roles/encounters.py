@@ -22,7 +22,7 @@ from replicate.roles.superseded import Met, give_way, meet
 SHOWN_S: Final = 150.0
 """So long another primary counts as there after it was heard: a Source Server that was refused by one tries again once
 a minute."""
-LOOK_S: Final = 0.5
+LOOK_S: Final = 1.0
 GIVE_WAY_S: Final = 5.0
 """So long applications' transactions are waited for at a time, with the lock of seeds and role changes held."""
 
