@@ -42,6 +42,8 @@ from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.sqlite.bookkeeping import check_region_identity, is_region, read_identity
 from replicate.region.sqlite.open import open_region, remove
 from replicate.region.sqlite.open_region import OpenedFile
+from replicate.system.locks import FileLock
+from replicate.transfer.seed.make import drop_kept_seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ def release_region(
             except (JournalDamagedError, JournalMissingError) as error:
                 do = f"To release it as it is: replicate -i {instance.named} region release {name} --force. {error.do}"
                 raise type(error)(error.what, where=error.where, do=do, **error.facts) from error
+    drop_kept_seeds(instance, name)
     if not instance.regions:
         for kind in PoolKind:
             retire(kind, instance.content.uuid)

@@ -36,7 +36,13 @@ at_option = click.option(
     help="At transaction N, as soon as it is there; at the last one if not given.",
 )
 timeout_option = click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0), default=30.0, show_default=True, metavar="SECONDS"
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait until that transaction is there.",
 )
 VALUE_CHARACTERS_MAX = 60
 

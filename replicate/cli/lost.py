@@ -84,7 +84,15 @@ def show(file: Path) -> None:
     help="What becomes of a transaction whose rows here are not as it found them.",
 )
 @click.option("--dry-run", is_flag=True, help="Try all of them and report every conflict; nothing is kept.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for applications' transactions, and for another run of this command.",
+)
 def apply(file: Path, only: tuple[int, ...], on_conflict: Any, dry_run: bool, timeout_s: float) -> int:
     """Apply the transactions of FILE on this primary, each once; exit code 1 if some have met a conflict."""
     from replicate.lost.apply import apply_lost

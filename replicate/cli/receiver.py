@@ -55,6 +55,8 @@ def _start(daemon: daemons.Daemon, settings: dict[str, object], timeout_s: float
         return
     try:
         opened = open_instance(LOOKS)
+        if opened.role == "primary":
+            lines.append("a secondary receives; if that is what you mean: replicate -i SECONDARY receiver start")
         reason = why_not_start(opened)
         if reason:
             emit(

@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from replicate.instance.instance import Instance
 
 
+timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for applications' transactions.",
+)
+
+
 @click.group(cls=Noun)
 def region() -> None:
     """Make a SQLite database a region of this instance, or give it back."""
@@ -124,7 +135,7 @@ def move(name: str, path: Path) -> None:
 
 @region.command()
 @click.argument("name", shell_complete=regions)
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS")
+@timeout_option
 @click.option(
     "--force",
     is_flag=True,
@@ -158,7 +169,7 @@ def release(name: str, timeout_s: float, force: bool) -> None:
 @region.command()
 @click.argument("name", shell_complete=regions)
 @click.option("--script", type=click.File(encoding="utf-8"), required=True, metavar="FILE", help="Statements of SQL.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS")
+@timeout_option
 def upgrade(name: str, script: TextIO, timeout_s: float) -> None:
     """Give a region of a secondary the schema that its filter speaks, with all daemons stopped.
 
@@ -182,7 +193,7 @@ def upgrade(name: str, script: TextIO, timeout_s: float) -> None:
 @click.argument("name", shell_complete=regions)
 @click.argument("indexes", nargs=-1, metavar="[INDEX]...")
 @click.option("--all", "every", is_flag=True, help="All indexes of the region.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS")
+@timeout_option
 def reindex(name: str, indexes: tuple[str, ...], every: bool, timeout_s: float) -> None:
     """Make indexes of a region again from its rows: those that status names as damaged (INDEX_DAMAGED), or the named.
 

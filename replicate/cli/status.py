@@ -36,13 +36,21 @@ def status(explain: str | None) -> int:
 
 
 @click.command(cls=VerbCommand)
-@click.option("--seqno", type=click.IntRange(0), required=True, metavar="N")
+@click.option("--seqno", type=click.IntRange(0), required=True, metavar="N", help="The number of the transaction.")
 @click.option(
     "--origin",
     metavar="NAME[/INCARNATION]",
     help="On a supplier: N is the number that this one has given, as `ruv` prints it.",
 )
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait.",
+)
 def wait(seqno: int, origin: str | None, timeout_s: float) -> None:
     """Wait until the databases of this instance hold transaction N; exit code 75 if they do not in time.
 

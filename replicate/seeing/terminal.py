@@ -17,7 +17,7 @@ from replicate.logs.line import US
 from replicate.logs.story import FILES, Being
 from replicate.model.moment import shown_us
 from replicate.seeing.curve import CurvePoint, most_of
-from replicate.seeing.picture import InstancePicture, ShownCurve, ShownEvent, ShownLane
+from replicate.seeing.picture import InstancePicture, ShownCurve, ShownEvent, ShownFinding, ShownLane
 from replicate.seeing.street import Mood, ShownFigure, StreetPart, StreetRow, StreetWay
 from replicate.status.text import seconds, wrapped
 
@@ -127,6 +127,8 @@ def _instance(picture: InstancePicture, width: int, glyphs: Glyphs, age_us: int)
     if picture.error:
         yield from (_plain(line, "error") for line in wrapped(picture.error, 2, width))
         return
+    # What is wrong comes first, as on the page: what stands below is cut off by a short terminal.
+    yield from _findings([one for one in picture.findings if one.severity != "info"], width, glyphs)
     for row in picture.rows:
         yield NOTHING
         drawn = (_across(row, glyphs, most) for most in STATE_MOST)
@@ -135,7 +137,7 @@ def _instance(picture: InstancePicture, width: int, glyphs: Glyphs, age_us: int)
     yield from _over_time(picture, width, glyphs)
     for note in picture.notes:
         yield from (_plain(line, "faint") for line in wrapped(note, 2, width))
-    yield from _findings(picture, width, glyphs)
+    yield from _findings([one for one in picture.findings if one.severity == "info"], width, glyphs)
 
 
 def _is_within(lines: Iterable[ScreenLine], width: int) -> bool:
@@ -376,10 +378,10 @@ def _events(events: Iterable[ShownEvent], width: int, glyphs: Glyphs) -> Iterato
 # What to do.
 
 
-def _findings(picture: InstancePicture, width: int, glyphs: Glyphs) -> Iterator[ScreenLine]:
-    if picture.findings:
+def _findings(findings: Sequence[ShownFinding], width: int, glyphs: Glyphs) -> Iterator[ScreenLine]:
+    if findings:
         yield NOTHING
-    for finding in picture.findings:
+    for finding in findings:
         mood: Mood = "error" if finding.severity == "error" else "warning" if finding.severity == "warning" else "busy"
         head = f"{glyphs.marks[mood]} {finding.code} {finding.severity}: {finding.text}"
         yield from (_plain(line, mood) for line in wrapped(head, 0, width))

@@ -148,3 +148,13 @@ def test_statistics_are_ordered_on_and_off_while_daemons_run_and_a_start_goes_by
     street.on(street.primary, "source", "stop")
     refused = street.on(street.primary, "statistics", "off", check=False)
     assert (refused.returncode, refused.stdout) == (1, "no daemon runs\n")
+
+
+def test_a_receiver_server_of_a_primary_says_that_a_secondary_receives(street: Street) -> None:
+    """Primary and secondary swapped: it stands by, on the port where the secondary's is to listen."""
+    said = street.on(street.primary, "receiver", "start", "--listen", "127.0.0.1:0").stdout
+    assert "standing by: this instance is primary" in said
+    assert "a secondary receives" in said
+    street.on(street.primary, "receiver", "stop")
+    street.on(street.secondary, "receiver", "stop")
+    assert "a secondary receives" not in street.on(street.secondary, "receiver", "start").stdout

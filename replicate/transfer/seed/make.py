@@ -15,7 +15,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from replicate.door.snapshot import Snapshot, door_of, take_absorbed
 from replicate.errors import (
     AlreadyRunningError,
     DamagedError,
+    FormatUnknownError,
     NotFoundError,
     RegionDamagedError,
     ReplicateError,
@@ -44,7 +45,7 @@ from replicate.pool import control as word
 from replicate.region.sqlite.snapshot import copy_pages, size_of
 from replicate.region.sqlite.take_out_rows import Shares, take_out
 from replicate.transfer.container import NO_ID, SeedHeader, SeedRegion, file_bytes, pack_catalogue
-from replicate.transfer.seed.file import SPARE_BYTES, SeedWriter, require_absent, require_free
+from replicate.transfer.seed.file import SPARE_BYTES, SeedWriter, read_header, require_absent, require_free
 from replicate.transfer.seed.filtered import refuse_from
 from replicate.transfer.seed.rows import place_rows_in, rows_to_cut, shares_of
 from replicate.wire.introduction import refusal
@@ -121,6 +122,15 @@ def forget_seed(primary: Instance, consumer: str) -> int | None:
 def kept_seed(primary: Instance, consumer: str) -> Path:
     """Where the Source Server keeps the seed that it sends over the connection."""
     return primary.path / "seed" / f"{consumer}.seed"
+
+
+def drop_kept_seeds(primary: Instance, region: str) -> None:
+    """What was made for a peer and has that region in it: it is none of ours any more, whatever gets its name."""
+    for peer in primary.peers:
+        path = kept_seed(primary, peer.name)
+        with suppress(NotFoundError, DamagedError, FormatUnknownError):
+            if any(one.name == region for one in read_header(path).regions):
+                path.unlink(missing_ok=True)
 
 
 def require_whole(primary: Instance) -> None:

@@ -16,6 +16,7 @@ from replicate.admin.regions import add_region
 from replicate.daemon.files import DaemonFiles
 from replicate.errors import AlreadyRunningError, NotFoundError, RegionDamagedError, RegionReplacedError, ReplicateError
 from replicate.instance.instance import Instance
+from replicate.transfer.seed.make import kept_seed, make_seed
 from tests.harness.pair import Pair
 
 
@@ -111,3 +112,20 @@ def test_no_update_process_begins_under_a_release(tmp_path: Path, monkeypatch: p
 
     assert release_region(pair.secondary, "main", timeout_s=5, finish=finish) == Released()
     assert not pair.secondary.regions
+
+
+def test_a_seed_made_of_it_before_is_not_sent_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secondary that could not install it at once got the rows of before from the next `seed`, and stopped at the
+    region that had been added again: it had to be seeded twice."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    pair = Pair.create(tmp_path)
+    other = tmp_path / "other.db"
+    make_database(other)
+    add_region(pair.primary, other, name="other")
+    primary = Instance.open(pair.primary.path)
+    kept = kept_seed(primary, "west")
+    kept.parent.mkdir(mode=0o700)
+    for region, is_there in (("main", True), ("other", False)):
+        make_seed(primary, "west", kept, replace=True, regions=["other"])
+        release_region(primary, region, timeout_s=5, force=True)
+        assert kept.exists() is is_there

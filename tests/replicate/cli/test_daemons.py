@@ -51,7 +51,8 @@ def invoke(*arguments: str) -> tuple[int, str]:
 def test_start(instance: Instance, started: list[tuple[str, list[str], float]]) -> None:
     code, out = invoke("receiver", "start", "--listen", "127.0.0.1:0", "--timeout", "3")
     both = [f"{name} serves as process 4711: listening on 127.0.0.1:7430\n" for name in ("receiver", "update")]
-    assert (code, out) == (0, "".join(both))
+    hint = "a secondary receives; if that is what you mean: replicate -i SECONDARY receiver start\n"
+    assert (code, out) == (0, hint.join(both))
     assert started.pop()[0] == "update"
     assert invoke("receiver", "start", "--no-update") == (0, both[0])
     started.pop()

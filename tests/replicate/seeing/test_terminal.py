@@ -85,6 +85,16 @@ def test_what_is_broken_is_said_in_words_and_signs() -> None:
     assert "! DAEMON_STOPPED" in plain
 
 
+def test_what_is_wrong_stands_before_the_street_and_what_is_worth_knowing_at_the_end() -> None:
+    """A short terminal shows the first lines, and the others by its arrows."""
+    equal = Finding("COMPARED", "west was equal", "nothing")
+    found = lines(made(replace(PRIMARY, findings=(equal, STOPPED))))
+    words = ("bottleneck", "DAEMON_STOPPED", "replicate -i 'a b' update", "┌", "written", "COMPARED")
+    at = [next(number for number, line in enumerate(found) if word in line) for word in words]
+    assert at == sorted(at)
+    assert at[2] < 8
+
+
 def test_curves_stand_over_the_lanes_of_the_daemons() -> None:
     history = SeenHistory(0)
     history.line(line(10, SOURCE, "streaming"))
