@@ -42,7 +42,6 @@ from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.sqlite.bookkeeping import check_region_identity, is_region, read_identity
 from replicate.region.sqlite.open import open_region, remove
 from replicate.region.sqlite.open_region import OpenedFile
-from replicate.system.locks import FileLock
 from replicate.transfer.seed.make import drop_kept_seeds
 
 

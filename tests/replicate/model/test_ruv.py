@@ -155,7 +155,6 @@ def test_who_has_not_met_an_origin_lacks_the_record_that_opens_it() -> None:
     assert not lacks(opened_only, A, 0)
     assert lacks(opened_only, A, 1)
     assert not covers({}, opened_only)
-    assert merged({}, opened_only) == opened_only
 
 
 def test_the_minimum_is_what_all_have() -> None:
