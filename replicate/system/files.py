@@ -22,15 +22,15 @@ BYTES_MAX: Final = 16 * 1024 * 1024
 _ZEROS: Final = bytes(1024 * 1024)
 
 
-def replace_file(path: Path, data: bytes, mode: int = 0o600, like: os.stat_result | None = None) -> None:
-    """Replace a small file whole and durably; with the owner, group and mode of `like`, where that is given. Raises
+def replace_file(path: Path, data: bytes, *, like: os.stat_result | None = None) -> None:
+    """Replace a small file whole and durably: for our user alone, or with the owner, group and mode of `like`. Raises
     JournalIOError, DiskFullError, PermissionRefusedError; after a failure the old content stands."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     directory = -1
     try:
         # First: after the rename nothing may fail but the sync itself.
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             write_all(fd, data, 0)
             if like is not None:

@@ -180,10 +180,10 @@ def load_from_file(secondary: Instance, path: Path, numbers: Sequence[int], *, t
         return take_in(secondary, path, numbers, told=told)
 
 
-def wait_for_stream(secondary: Instance, numbers: Sequence[int], told: Told, wait_s: float = STREAM_WAIT_S) -> None:
+def wait_for_stream(secondary: Instance, numbers: Sequence[int], told: Told) -> None:
     """Until a stream has begun that brings them: a copy from before that lacks what would come between. TryAgainError
-    where none has within `wait_s` seconds."""
-    deadline_s = time.monotonic() + wait_s
+    where none has within STREAM_WAIT_S."""
+    deadline_s = time.monotonic() + STREAM_WAIT_S
     while True:
         secondary.look_again()
         if all(secondary.content.streamed.get(number) for number in numbers):
@@ -191,7 +191,7 @@ def wait_for_stream(secondary: Instance, numbers: Sequence[int], told: Told, wai
         if time.monotonic() >= deadline_s:
             name = secondary.content.partitions.name
             raise TryAgainError(
-                f"no stream has begun within {wait_s:g} s that brings {', '.join(map(name, numbers))}",
+                f"no stream has begun within {STREAM_WAIT_S:g} s that brings {', '.join(map(name, numbers))}",
                 where=str(secondary.path),
                 do=f"{start_again(secondary, 'receiver')}; there: replicate -i PRIMARY source status. Where packets "
                 "come: import the next one; then load it from a file that is made after that one",

@@ -129,7 +129,6 @@ def regions_over_connection(
     *,
     restart: bool,
     told: Told,
-    source_wait_s: float = SOURCE_WAIT_S,
 ) -> Seeded:
     """Fill these regions of `secondary` beside the stream, as `seed_over_connection` fills all. Raises that, and what
     `filling` and `take_in` raise."""
@@ -139,7 +138,7 @@ def regions_over_connection(
         if header is None or source_name not in (None, header.primary_name):
             incoming.whole.unlink(missing_ok=True)
             with _receiver(secondary) as ask:
-                _wait(ask(source_name, names), source_name, told, source_wait_s)
+                _wait(ask(source_name, names), source_name, told, SOURCE_WAIT_S)
                 hit("seed.received")
         try:
             with SeedReader(incoming.whole) as reader:
@@ -158,7 +157,6 @@ def partitions_over_connection(
     numbers: tuple[int, ...],
     *,
     told: Told,
-    source_wait_s: float = SOURCE_WAIT_S,
 ) -> Loaded:
     """Load these partitions of `secondary` beside the stream. A copy that had come before, and is too old by now, is
     asked for again. Raises what `loading` and `take_in` raise, and what `seed_over_connection` does of daemons and
@@ -174,7 +172,7 @@ def partitions_over_connection(
         incoming.whole.unlink(missing_ok=True)
         with _receiver(secondary) as ask:
             try:
-                _wait(ask(source_name, (), numbers), source_name, told, source_wait_s)
+                _wait(ask(source_name, (), numbers), source_name, told, SOURCE_WAIT_S)
             except SeedFailedError as error:
                 if error.reason in LOAD_REFUSED:
                     give_up(secondary, numbers)

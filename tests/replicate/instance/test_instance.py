@@ -80,10 +80,10 @@ def test_one_that_could_not_be_made_leaves_nothing(
     if there:
         directory.mkdir()
 
-    def full(path: Path, data: bytes, mode: int = 0o600) -> None:
+    def full(path: Path, data: bytes) -> None:
         if path.name == file:
             raise DiskFullError("no space left", where=str(path), do="Free space, then try again")
-        replace_file(path, data, mode)
+        replace_file(path, data)
 
     with monkeypatch.context() as patched:
         patched.setattr("replicate.instance.instance.replace_file", full)
