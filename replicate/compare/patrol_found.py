@@ -16,13 +16,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from replicate.errors import ReplicateError
 from replicate.region.sqlite.digest import SEQUENCES
 from replicate.region.sqlite.range_digest import SCHEMA, unpacked_key
 from replicate.system.files import read_private, replace_file
-from replicate.wire.message import Check
+
+if TYPE_CHECKING:
+    from replicate.wire.message import Check
 
 FORMAT: Final = 1
 NAME: Final = "_patrolled.json"

@@ -23,16 +23,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from xxhash import xxh3_64
 
-from replicate.audit.show import ShownTransaction, document
 from replicate.journal.record import CHANGES_BEGIN, LARGE_BEGINS
 from replicate.limits import KIB, MIB
 from replicate.model.transaction import Kind
 from replicate.system.files import sync_directory
 from replicate.system.os_errors import io_error
+
+if TYPE_CHECKING:
+    from replicate.audit.show import ShownTransaction
 
 FORMAT: Final = 1
 SUFFIX: Final = ".jsonl"
@@ -138,6 +140,8 @@ def _write(
     transactions: Iterable[ShownTransaction],
     unreadable: Callable[[], Iterable[dict[str, Any]]],
 ) -> tuple[int, tuple[dict[str, Any], ...]]:
+    from replicate.audit.show import document  # to read what such a file says takes none of it
+
     digest, count, origins = xxh3_64(), 0, dict[str, list[Any]]()
 
     def put(facts: dict[str, Any]) -> None:
