@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from replicate.admin import partitions
 from replicate.dbapi import NotSupportedError as NotSupportedDbError
 from replicate.dbapi import OperationalError
 from replicate.door.writer_check import WriterCheck
@@ -330,6 +331,27 @@ def test_rows_that_a_frame_cannot_hold_twice(tmp_path: Path) -> None:
 
 
 COUNTED = "CREATE TABLE counted (id INTEGER PRIMARY KEY AUTOINCREMENT, v)"
+
+
+def test_a_table_that_several_have_counted_goes_to_a_partition_that_one_alone_has(tmp_path: Path) -> None:
+    """The counters of the sites differ then, and the next insert tells all of them the writer's."""
+    two = shared(tmp_path, schema=(COUNTED,))
+    run(two, "b", "INSERT INTO counted (v) VALUES (0)")
+    two.level()
+    leave(two.by["b"], "1", timeout_s=30)
+    two.level()
+    partitions.create(two.by["a"], "goods")
+    partitions.assign(two.by["a"], "goods", ["counted"])
+    two.level()
+    two.assert_converged_but_for("sqlite_sequence")
+    assert digests(two, "a").digest == digests(two, "b").digest, "counters are no difference yet"
+    give(two.by["a"], "goods", "b", timeout_s=30)
+    two.level()
+    for _ in range(2):
+        run(two, "b", "INSERT INTO counted (v) VALUES ('of b')")
+        two.level()
+        two.assert_converged()  # their counters, too
+    assert digests(two, "a").digest == digests(two, "b").digest
 
 
 @pytest.mark.slow

@@ -58,9 +58,12 @@ class OwnCounters:
 
     def is_own(self, partition: int) -> bool:
         """Whether each site counts for itself in the tables of a partition."""
-        if self._writers is None:
-            self._writers = self._read_writers() if is_region(self._connection) else Writers()
-        return self._writers.was_merged(partition)
+        return self._known_writers().was_merged(partition)
+
+    def may_differ(self) -> bool:
+        """Whether a table may have come from a partition that several wrote, where each site counted for itself: the
+        counter of its writer counts from the next insert on."""
+        return self._known_writers().was_shared
 
     def expect(self, definition: TableDefinition) -> None:
         """Rows are inserted into a table that counts."""
@@ -85,6 +88,11 @@ class OwnCounters:
             if place >= 0 and self._connection.table_exists(self._schema, table):
                 self._settle(table, place)
         self.moved.clear()
+
+    def _known_writers(self) -> Writers:
+        if self._writers is None:
+            self._writers = self._read_writers() if is_region(self._connection) else Writers()
+        return self._writers
 
     def _read_writers(self) -> Writers:
         return read_writers(self._connection, self._schema)
@@ -123,10 +131,8 @@ def counted_out(connection: apsw.Connection, places: Mapping[str, int], schema: 
 
 
 def counted_apart(connection: apsw.Connection) -> frozenset[str]:
-    """The tables whose counters each site has for itself."""
-    if not is_region(connection):
+    """The tables whose counters each site has for itself, or had, and may have until the next insert: of suppliers that
+    have ever shared a partition, all, since a table may have come from there."""
+    if not is_region(connection) or not read_writers(connection).was_shared:
         return frozenset()
-    writers = read_writers(connection)
-    if not writers.was_shared:
-        return frozenset()
-    return frozenset(one.table for one in recorded_definitions(connection) if writers.was_merged(one.partition))
+    return frozenset(one.table for one in recorded_definitions(connection))
