@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,6 +25,7 @@ from replicate.region.sqlite.row_stamps import key_of, read_merged
 from replicate.roles.partition_writers import share
 from replicate.settings.table import UpdateConfig
 from tests.harness.pair import SMALL
+from tests.harness.instances import lose_pool, restore_region, save_region
 from tests.harness.suppliers import Suppliers, run, shared
 from update_process import supplied_transactions, unstamped
 from update_process.merging import Merging
@@ -265,3 +267,28 @@ def test_rows_are_those_that_changes_are_of(key: tuple[int, ...], drawn: list[An
     known = UnstampedRows(door, lambda _: cast(Any, SimpleNamespace(key=key)), lambda _: True, {})
     found = known.rows_of(Changes(*columns), range(1, len(drawn) + 1)).get(TABLE, {})
     assert {key_of(one if len(key) > 1 else (one,)): number for one, number in found.items()} == wanted
+
+
+def test_of_one_that_was_merged_all_that_its_writer_wrote_counts_after_a_power_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came to nothing here, since the row had that value already, and the region has lost the stamp that it left.
+    c, whose clock is slow, had not seen it: what it writes is earlier, and may not be taken as it is."""
+    three = shared(tmp_path, 3)
+    run(three, "a", "INSERT INTO ta (id, v) VALUES (1, 'first')")
+    three.level()
+    now_ns = time.time_ns
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda: now_ns() + 3_600_000_000_000)
+        run(three, "a", "UPDATE ta SET v = 'same' WHERE id = 1")
+    run(three, "b", "UPDATE ta SET v = 'same' WHERE id = 1")
+    three.carry("b", "c")
+    run(three, "c", "UPDATE ta SET v = 'of c' WHERE id = 1")
+    save_region(three.by["b"].regions[0].path, tmp_path / "aside")
+    three.carry("a", "b")
+    restore_region(three.by["b"].regions[0].path, tmp_path / "aside")
+    lose_pool(three.by["b"])
+    three.carry("c", "b")
+    assert [row[1] for row in three.rows("b")["ta"]] == ["same"]
+    three.level()
+    three.assert_converged()
