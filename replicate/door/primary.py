@@ -220,7 +220,7 @@ class RegionSession:
             try:
                 writer.begin()
             except writer.Error as error:
-                raise writer.named(error, self.where) from error
+                self._begin_after(error, now_s + timeout_s)
             # In this order: a process that mends marks the region before the intent goes.
             is_ready = not (self._is_unproved or (words[word.INTENT_SEQNO] and words[word.INTENT_REGIONS] & self._bits))
             for part in self.parts:
@@ -232,6 +232,19 @@ class RegionSession:
         except BaseException:
             self._abandon()
             raise
+
+    def _begin_after(self, error: Exception, until_s: float) -> None:
+        """Another client's transaction (a shell, DB Browser) is waited for as long as one of ours would be."""
+        writer = self.writer
+        while True:
+            named = writer.named(error, self.where)
+            if not isinstance(named, BusyError) or monotonic() >= until_s:
+                raise named from error
+            try:
+                writer.begin()
+                return
+            except writer.Error as again:
+                error = again
 
     def _make_ready(self) -> None:
         """What is unfinished is redone, which takes a new transaction; a schema that has changed is named."""

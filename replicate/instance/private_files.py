@@ -63,7 +63,11 @@ def check_directories(instance: Path) -> None:
 def _missing(sub: str) -> str:
     """What to do about a directory of an instance that is gone."""
     if sub == "journal":
-        return "Put it back, or restore it from a backup; an empty one in its place does not do"
+        return (
+            "Put it back, or restore it from a backup; an empty one in its place does not do. If it is gone for good: "
+            "mkdir -m 700 that directory, then take the databases back, as plain SQLite: replicate -i INSTANCE region "
+            "release NAME --force"
+        )
     if sub == "regions":
         return "Put it back with the databases in it; if there were none: mkdir -m 700 that directory"
     return "Stop every process of this instance, mkdir -m 700 that directory, then start again"

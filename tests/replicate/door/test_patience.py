@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -17,9 +21,12 @@ import pytest
 import replicate
 from replicate.errors import BusyError
 from replicate.instance.instance import Instance
+from replicate.region.sqlite.writing import FileWriter
 from replicate.status.collect import collect
 from replicate.system.locks import FileLock
+from tests.harness.counting import count_calls
 from tests.harness.instances import Writer, check, lose_pool, make_primary, make_secondary
+from tests.harness.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("shared_memory")
 
@@ -168,3 +175,40 @@ def test_a_reader_of_a_secondary_waits_for_nobody(tmp_path: Path) -> None:
         assert connection.execute("SELECT id FROM t").fetchall() == [(0,)]
     for lock in locks:
         lock.close()
+
+
+HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.readline()
+connection.execute("ROLLBACK")
+"""
+
+
+def test_the_transaction_of_another_client_is_waited_for_as_long_as_one_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell, or DB Browser, with changes that it has not written yet: refused after a quarter of a second, before."""
+    instance = make_primary(tmp_path / "alpha")
+    refused = count_calls(monkeypatch, FileWriter, "named")
+    command = [sys.executable, "-c", HOLDER, str(instance.region("main").path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with closing(replicate.connect(instance.path, timeout=0.1)) as connection:
+            with pytest.raises(sqlite3.OperationalError, match="locked by another client"):
+                connection.execute("INSERT INTO t VALUES (100, 'x')")
+        with closing(replicate.connect(instance.path, timeout=PATIENCE_S)) as connection, ThreadPoolExecutor() as pool:
+            tried_again = refused.since_now(3)
+
+            def end_it() -> None:
+                wait_until(tried_again, timeout_s=FAR_LONGER_S)
+                holder.communicate("\n")
+
+            ended = pool.submit(end_it)
+            connection.execute("INSERT INTO t VALUES (100, 'x')")
+            connection.commit()
+            ended.result()

@@ -6,13 +6,18 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shutil
+import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from replicate.admin.region_release import release_region
+from replicate.admin.regions import add_region
 from replicate.daemon.daemon import DaemonContext, run_daemon
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.log import LogFile
@@ -252,6 +257,21 @@ def test_a_missing_directory_is_still_called_missing(instance: Instance) -> None
     instance.conflict_directory.rmdir()
     with pytest.raises(NotFoundError, match="'conflict' of the instance is missing"):
         Instance.open(instance.path)
+
+
+def test_a_journal_that_is_gone_for_good_has_a_way_out(instance: Instance, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as database:
+        database.execute("CREATE TABLE t (a)")
+    add_region(instance, tmp_path / "shop.db")
+    shutil.rmtree(instance.journal_directory)
+    with pytest.raises(NotFoundError) as caught:
+        Instance.open(instance.path)
+    assert "mkdir -m 700 that directory, then" in caught.value.do
+    assert "region release NAME --force" in caught.value.do
+    instance.journal_directory.mkdir(mode=0o700)
+    release_region(Instance.open(instance.path), "main", timeout_s=5, force=True)
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as database:
+        database.execute("INSERT INTO t VALUES (1)")
 
 
 def test_what_is_no_instance_is_called_that_and_not_too_open(tmp_path: Path) -> None:
