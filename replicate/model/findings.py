@@ -74,6 +74,11 @@ _KINDS: Final = (
         "A supplier, or a primary, was restored, and takes no writes until others have brought back what it had.",
     ),
     FindingKind(
+        "SUPPLIER_RETIRED",
+        "error",
+        "Another supplier says that this one is gone for good: nobody takes what it writes.",
+    ),
+    FindingKind(
         "SUPPLIER_SILENT", "warning", "A supplier has not told for status.silent_warn_s that it has what others wrote."
     ),
     FindingKind(

@@ -26,6 +26,8 @@ from replicate.status.listens import Listens
 STATUS_ROOM_BYTES: Final = 64 * 1024
 """With less than this free a daemon cannot tell how it stands: its status file is written again each time."""
 STALE: Final = "; the daemons cannot write their status there, so their numbers and states may be old"
+RETIRED_THERE: Final = "refused by the peer: RETIRED: "
+"""In the last error of a Source Server: what another supplier says of this one."""
 FILL_MARKS_PERCENT: Final = (70.0, 85.0, 95.0)
 """A journal cap or disk fuller than these is warned of; beyond the last it is an error."""
 
@@ -567,7 +569,11 @@ def _peer_findings(role: str, peer: PeerReport) -> Iterator[Finding]:
         yield from _daemon_finding(peer.source)
     yield from _filter_finding(peer.source)
     is_away = peer.source.is_running and not peer.is_connected and not peer.source.is_passive
-    if is_away and not peer.source.filter_error:
+    if is_away and RETIRED_THERE in peer.last_error:
+        text = f"{name} says that this supplier was retired: nobody takes what is committed here"
+        _, _, do = peer.last_error.partition("]. ")
+        yield Finding("SUPPLIER_RETIRED", text, f"stop its applications. {do}", name)
+    elif is_away and not peer.source.filter_error:
         error, _, do = peer.last_error.partition("]. ")  # an error's own advice is better than ours
         error = f": {error}{']' * bool(do)}" if error else f" ({peer.source.text})"
         do = do[:1].lower() + do[1:] or f"there: replicate -i {name} receiver status; address {peer.address}"

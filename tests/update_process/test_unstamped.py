@@ -24,8 +24,8 @@ from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.row_stamps import key_of, read_merged
 from replicate.roles.partition_writers import share
 from replicate.settings.table import UpdateConfig
-from tests.harness.pair import SMALL
 from tests.harness.instances import lose_pool, restore_region, save_region
+from tests.harness.pair import SMALL
 from tests.harness.suppliers import Suppliers, run, shared
 from update_process import supplied_transactions, unstamped
 from update_process.merging import Merging

@@ -41,6 +41,8 @@ from replicate.status.report import (
     findings,
 )
 from replicate.status.text import lines, seconds, size
+from replicate.wire.introduction import refusal_from_peer
+from replicate.wire.message import Refuse, RefuseCode
 from tests.harness.instances import insert, make_primary, session_of
 from tests.harness.manual import chapter
 from tests.harness.regions import make_database
@@ -294,7 +296,13 @@ def test_peer_that_is_level_has_no_lag_however_quiet_it_is(instance: Instance, w
     assert (status.peers[0].backlog, status.peers[0].lag_s, status.bottleneck) == (0, 0.0, "")
 
 
-@pytest.mark.parametrize(("error", "codes"), [("SEED_NEEDED: x", ["PEER_NOT_CONNECTED"]), ("", [])])
+RETIRED = refusal_from_peer(Refuse(RefuseCode.RETIRED, "east is gone for good, as west was told"), "west")
+
+
+@pytest.mark.parametrize(
+    ("error", "codes"),
+    [("SEED_NEEDED: x", ["PEER_NOT_CONNECTED"]), (str(RETIRED), ["SUPPLIER_RETIRED"]), ("", [])],
+)
 def test_a_refused_peer_is_not_level_for_the_moment_in_which_it_is_tried_again(
     instance: Instance, words: memoryview, error: str, codes: list[str]
 ) -> None:
