@@ -153,7 +153,7 @@ class ReceiverLink(Link):
         """Answer the hello of SourceIntroduced. InternalError when there is none to answer."""
         if self._hello is None or self.peer is not None:
             raise InternalError(f"there is no hello to accept while {self.state.value}")
-        protocol = check_hello(self._hello, self.me, self.settings.known, PROTOCOL)
+        protocol = check_hello(self._hello, self.me, PROTOCOL)
         self._control += self._say(HelloReply(protocol.major, protocol.minor, self.me))
         self._introduced(self._hello.introduction, protocol, now)
 
@@ -367,7 +367,7 @@ class ReceiverLink(Link):
         match message:
             case Hello():
                 self._hello = message
-                check_hello(message, self.me, self.settings.known, PROTOCOL)
+                check_hello(message, self.me, PROTOCOL)
                 check_proven(message.introduction, self.settings.proven)
                 events.append(SourceIntroduced(message.introduction))
             case Heartbeat():

@@ -387,8 +387,7 @@ class SourceLink(Link):
     def _heard(self, message: Message, now: float, events: list[Event]) -> None:
         match message:
             case HelloReply():
-                expected, known = self.settings.expected_peer, self.settings.known
-                protocol = check_hello_reply(message, self.me, expected, known, PROTOCOL)
+                protocol = check_hello_reply(message, self.me, self.settings.expected_peer, PROTOCOL)
                 check_proven(message.introduction, self.settings.proven)
                 self._introduced(message.introduction, protocol, now)
                 self._beat_wanted = True

@@ -25,7 +25,7 @@ from replicate.wire.codec import decode, encode
 from replicate.wire.event import Closed, CloseReason, Event, HandoverSaid
 from replicate.wire.features import FEATURE_ROLES, FEATURE_SINCE, Protocol
 from replicate.wire.frame import FrameReader
-from replicate.wire.introduction import KnownInstance, as_refuse, refusal, refusal_from_peer
+from replicate.wire.introduction import as_refuse, refusal, refusal_from_peer
 from replicate.wire.message import (
     LIMITS,
     MESSAGE_TYPES,
@@ -55,16 +55,15 @@ class LinkSettings:
     """What an operator may set, and so without defaults of its own. Seconds; `dead_after_s` is at least two heartbeat
     periods (of either side).
 
-    `expected_peer`: the name that the peer must bear (source only). `known`: instances on record, whose names nobody
-    else may bear. `proven`: the names that the peer has proven to bear, of which its hello must say one (None: nobody
-    has asked). `compression`: "none" or "zstd", used when the peer can (source only).
+    `expected_peer`: the name that the peer must bear (source only). `proven`: the names that the peer has proven to
+    bear, of which its hello must say one (None: nobody has asked). `compression`: "none" or "zstd", used when the peer
+    can (source only).
     """
 
     heartbeat_period_s: float
     dead_after_s: float
     hello_timeout_s: float
     expected_peer: str | None = None
-    known: tuple[KnownInstance, ...] = ()
     proven: frozenset[str] | None = None
     compression: str = ""
 

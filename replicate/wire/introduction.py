@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
 
 from replicate.errors import (
@@ -34,14 +33,6 @@ from replicate.wire.message import Hello, HelloReply, Introduction, Refuse, Refu
 
 INCARNATIONS_MAX: Final = 64
 """So many of its last incarnations a peer may have been in since another one took over from it."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownInstance:
-    """A peer that this instance has on record; `instance` is its UUID of 16 bytes, None while it has not been met."""
-
-    name: str
-    instance: bytes | None = None
 
 
 _ANEW: Final = "there, `replicate -i SECONDARY update stop` and `replicate -i SECONDARY seed --restart`"
@@ -187,7 +178,7 @@ def _shown(raw: bytes) -> str:
     return str(uuid.UUID(bytes=raw))
 
 
-def _check_peer(me: Introduction, peer: Introduction, known: tuple[KnownInstance, ...]) -> None:
+def _check_peer(me: Introduction, peer: Introduction) -> None:
     """Network, identity and name; the same on both sides."""
     if peer.network != me.network:
         raise refusal(
@@ -196,13 +187,11 @@ def _check_peer(me: Introduction, peer: Introduction, known: tuple[KnownInstance
         )
     if peer.instance == me.instance:
         raise refusal(RefuseCode.SAME_INSTANCE, f"both ends are the instance {me.name} ({_shown(me.instance)})")
-    for record in (KnownInstance(me.name, me.instance), *known):
-        if record.name == peer.name and record.instance not in (None, peer.instance):
-            assert record.instance is not None
-            raise refusal(
-                RefuseCode.NAME_TAKEN,
-                f"{peer.name} is the name of {_shown(record.instance)}, and {_shown(peer.instance)} bears it too",
-            )
+    if peer.name == me.name:
+        raise refusal(
+            RefuseCode.NAME_TAKEN,
+            f"{peer.name} is the name of {_shown(me.instance)}, and {_shown(peer.instance)} bears it too",
+        )
 
 
 def check_proven(peer: Introduction, proven: frozenset[str] | None) -> None:
@@ -231,13 +220,11 @@ def _check_major(me: Introduction, ours: Protocol, peer: Introduction, theirs: P
     )
 
 
-def check_hello(
-    hello: Hello, me: Introduction, known: tuple[KnownInstance, ...] = (), ours: Protocol = PROTOCOL
-) -> Protocol:
+def check_hello(hello: Hello, me: Introduction, ours: Protocol = PROTOCOL) -> Protocol:
     """The receiver judges the source. Returns the protocol to speak, the lower of both; raises the refusal."""
     theirs = Protocol(hello.major, hello.minor)
     _check_major(me, ours, hello.introduction, theirs)
-    _check_peer(me, hello.introduction, known)
+    _check_peer(me, hello.introduction)
     if me.role == SUPPLIER:
         _check_suppliers(me, hello.introduction)
     elif me.role != "secondary":
@@ -263,7 +250,6 @@ def check_hello_reply(
     reply: HelloReply,
     me: Introduction,
     expected_name: str | None,
-    known: tuple[KnownInstance, ...] = (),
     ours: Protocol = PROTOCOL,
 ) -> Protocol:
     """The source judges the receiver. Returns the protocol that it chose; raises the refusal."""
@@ -275,7 +261,7 @@ def check_hello_reply(
             f"{peer.name} ({peer.release}) chose protocol {chosen}, which is above what {me.name} ({me.release}) "
             f"speaks: {ours}",
         )
-    _check_peer(me, peer, known)
+    _check_peer(me, peer)
     if expected_name is not None and peer.name != expected_name:
         raise refusal(RefuseCode.WRONG_INSTANCE, f"{expected_name} was expected there, {peer.name} answered")
     if peer.role == SUPPLIER:

@@ -75,9 +75,9 @@ def wire_introduction(data: bytes) -> None:
     message = decode(message_type, data[1 : 1 + LIMITS[message_type]])
     try:
         if isinstance(message, Hello):
-            check_hello(message, SECONDARY, RECEIVER_SETTINGS.known)
+            check_hello(message, SECONDARY)
         elif isinstance(message, HelloReply):
-            check_hello_reply(message, PRIMARY, "oslo", SETTINGS.known)
+            check_hello_reply(message, PRIMARY, "oslo")
         elif isinstance(message, Refuse):
             raise refusal_from_peer(message, "peer")
     except ReplicateError as error:

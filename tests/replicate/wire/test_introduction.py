@@ -28,7 +28,6 @@ from replicate.wire.features import PROTOCOL, Protocol
 from replicate.wire.frame import FrameReader
 from replicate.wire.introduction import (
     PEER_SAID,
-    KnownInstance,
     as_refuse,
     check_hello,
     check_hello_reply,
@@ -41,9 +40,8 @@ from tests.harness.link_pair import PRIMARY, SECONDARY
 
 
 def test_well() -> None:
-    known = (KnownInstance("paris", PRIMARY.instance), KnownInstance("rome", b"r" * 16), KnownInstance("oslo"))
-    assert check_hello(Hello(*PROTOCOL, PRIMARY), SECONDARY, known) == PROTOCOL
-    assert check_hello_reply(HelloReply(*PROTOCOL, SECONDARY), PRIMARY, "oslo", known) == PROTOCOL
+    assert check_hello(Hello(*PROTOCOL, PRIMARY), SECONDARY) == PROTOCOL
+    assert check_hello_reply(HelloReply(*PROTOCOL, SECONDARY), PRIMARY, "oslo") == PROTOCOL
     assert check_hello_reply(HelloReply(*PROTOCOL, SECONDARY), PRIMARY, None) == PROTOCOL
     relay = replace(PRIMARY, role="secondary")
     assert check_hello(Hello(*PROTOCOL, relay), SECONDARY) == PROTOCOL  # a secondary may feed a third site
@@ -55,7 +53,6 @@ def test_well() -> None:
         ({"network": b"x" * 16}, SECONDARY, "WRONG_NETWORK", WrongNetworkError, "78787878-7878"),
         ({"instance": SECONDARY.instance}, SECONDARY, "SAME_INSTANCE", WrongInstanceError, "oslo"),
         ({"name": "oslo"}, SECONDARY, "NAME_TAKEN", WrongInstanceError, "70707070-7070"),
-        ({"name": "rome"}, SECONDARY, "NAME_TAKEN", WrongInstanceError, "rome"),
         ({}, replace(SECONDARY, role="primary"), "WRONG_ROLE", PeerRefusedError, "oslo is primary"),
     ],
 )
@@ -63,7 +60,7 @@ def test_the_receiver_refuses(
     changed: dict[str, bytes], me: Introduction, code: str, kind: type[ReplicateError], words: str
 ) -> None:
     with pytest.raises(kind, match=words) as caught:
-        check_hello(Hello(*PROTOCOL, replace(PRIMARY, **changed)), me, (KnownInstance("rome", b"r" * 16),))  # type: ignore[arg-type]
+        check_hello(Hello(*PROTOCOL, replace(PRIMARY, **changed)), me)  # type: ignore[arg-type]
     assert caught.value.facts["reason"] == code
     refuse = as_refuse(caught.value)
     assert refuse.code == code
@@ -81,8 +78,8 @@ def test_of_two_minor_versions_the_lower_one_is_spoken(
     theirs: tuple[int, int], ours: tuple[int, int], spoken: tuple[int, int]
 ) -> None:
     mine = Protocol(*ours)
-    assert check_hello(Hello(*theirs, PRIMARY), SECONDARY, (), mine) == spoken
-    assert check_hello_reply(HelloReply(*spoken, SECONDARY), PRIMARY, None, (), Protocol(*theirs)) == spoken
+    assert check_hello(Hello(*theirs, PRIMARY), SECONDARY, mine) == spoken
+    assert check_hello_reply(HelloReply(*spoken, SECONDARY), PRIMARY, None, Protocol(*theirs)) == spoken
 
 
 @pytest.mark.parametrize(("theirs", "upgrade"), [((2, 0), "oslo"), ((0, 9), "paris")])
@@ -92,7 +89,7 @@ def test_another_major_version_is_refused_naming_both_releases_and_which_to_upgr
     """Before anything else is judged, even another network."""
     peer = replace(PRIMARY, release="7.8.9", network=b"x" * 16)
     with pytest.raises(PeerRefusedError) as caught:
-        check_hello(Hello(*theirs, peer), SECONDARY, (), Protocol(1, 1))
+        check_hello(Hello(*theirs, peer), SECONDARY, Protocol(1, 1))
     assert caught.value.facts["reason"] == "VERSION"
     text = str(refusal_from_peer(as_refuse(caught.value), "oslo"))
     for part in (
