@@ -121,11 +121,11 @@ def test_one_that_is_no_owner_changes_the_schema(three: Suppliers) -> None:
 
 
 def test_without_a_fence_the_schema_is_not_changed(three: Suppliers) -> None:
-    with pytest.raises(OperationalError, match="b, c writes here, too") as told:
+    with pytest.raises(OperationalError, match="b, c write here, too") as told:
         run(three, "a", CHANGE)
     assert "schema run FILE" in str(told.value)
     for text in ("CREATE TABLE x (id TEXT PRIMARY KEY)", "CREATE INDEX i ON ta (v)", "PRAGMA user_version = 3"):
-        with pytest.raises(OperationalError, match="b, c writes here, too"):
+        with pytest.raises(OperationalError, match="b, c write here, too"):
             run(three, "a", text)
     assert not has_more(three, "a")
 
