@@ -2,13 +2,15 @@
 alone, and by two suppliers that have both written while their line was down: each its own table; both one table, other
 rows; both one table, the same rows.
 
-Run: python -m tests.benchmarks.bench_suppliers [--transactions N] [--rounds N] [--peers postgresql] [--table]
+Run: python -m tests.benchmarks.bench_suppliers [--transactions N] [--rounds N] [--cases CASE…] [--peers postgresql]
+     [--table]
 
 Real processes, real TCP over loopback, values of 100 bytes. `secondary` is one primary and its secondary, and is what
 the others are compared with. In each round every case has its turn, on a street of its own.
 
 Prints a JSON line for each case, or with `--table` a table: transactions a second until all are applied, of both sites
-together where both have written; from the first one applied, and from the start of the Source Servers. Each ratio is of
+together where both have written; from the first one applied (on each site), and from the start of the Source Servers.
+`--cases` names some of them. Each ratio is of
 two figures of one kind. A supplier of which the other one writes takes a backlog in few batches: compare it from the
 start, with a backlog beside which starting counts little. Nothing is asserted. `--peers postgresql` has two nodes of
 PostgreSQL that both write take their turns (peer_pglogical.py); their figures are from the start, and so is that ratio.
@@ -133,7 +135,8 @@ def _alone(bench: Bench, second: Path, count: int) -> Rates:
 
 
 def _both_write(bench: Bench, first: Path, second: Path, count: int, case: str) -> Rates:
-    """Both have written while they were cut: of both sites together, from the first one applied anywhere."""
+    """Both have written while they were cut: of both sites together, from the moment on when each has applied one. (The
+    streams do not begin together: until then one site applies beside the other's start.)"""
     receive(bench, first, second)
     send(bench, first, second)
     wait_for(partial(are_level, first, second), "both know each other", look_s=0.2)
@@ -143,16 +146,17 @@ def _both_write(bench: Bench, first: Path, second: Path, count: int, case: str) 
         bench.run("-i", first, "partition", "share", "DEFAULT", second.name, "--keys-chosen")
     wait_for(partial(are_level, first, second), "both know who writes what", look_s=0.2)
     cut(bench, first, second)
-    before = write(first, "item", count)
+    here = write(first, "item", count)
     if case == "both write":
-        before += write(second, "other", count)
+        there = write(second, "other", count)
     else:
-        before += write(second, "item", count, 1 if case == "same rows" else count + 1)
+        there = write(second, "item", count, 1 if case == "same rows" else count + 1)
     receive(bench, first, second)
     with closing(attach(first)) as one, closing(attach(second)) as other, ThreadPoolExecutor(1) as beside:
-        wanted = before + 2 * count
+        wanted = here + there + 2 * count
         begun, starting = time.perf_counter(), beside.submit(send, bench, first, second)
-        wait_for(lambda: one.applied_seqno + other.applied_seqno > before, "something is applied", look_s=LOOK_S)
+        wait_for(lambda: one.applied_seqno > here, "the first has applied something", look_s=LOOK_S)
+        wait_for(lambda: other.applied_seqno > there, "and the second", look_s=LOOK_S)
         since, applied = time.perf_counter(), one.applied_seqno + other.applied_seqno
         ended = wait_for(lambda: one.applied_seqno + other.applied_seqno >= wanted, "both have all", look_s=LOOK_S)
         starting.result()
@@ -162,11 +166,11 @@ def _both_write(bench: Bench, first: Path, second: Path, count: int, case: str) 
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """A line for each case."""
-    facts = machine()
-    found: dict[str, list[Rates]] = {case: [] for case in CASES}
-    theirs: dict[str, list[float]] = {case: [] for case in CASES if arguments.peers and case != "secondary"}
+    facts, cases = machine(), (CASES[0], *arguments.cases)
+    found: dict[str, list[Rates]] = {case: [] for case in cases}
+    theirs: dict[str, list[float]] = {case: [] for case in cases[1:] if arguments.peers}
     for _ in range(arguments.rounds):
-        for case in CASES:
+        for case in cases:
             found[case].append(measure_case(case, arguments.transactions, arguments.directory))
             if case in theirs:
                 theirs[case].append(peer_pglogical.catch_up(case, arguments.transactions, VALUE_BYTES))
@@ -187,7 +191,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             },
             **(_beside(middle[case].from_start, peer[case]) if case in peer else {}),
         )
-        for case in CASES
+        for case in cases
     ]
 
 
@@ -204,6 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--transactions", type=int, default=300_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cases", nargs="*", choices=CASES[1:], default=CASES[1:], help="beside a secondary")
     parser.add_argument("--peers", nargs="*", choices=("postgresql",), default=[], help="measure it too, in turns")
     report.add_table(parser)
     parser.add_argument("--directory", help="where to make the instances (default: the temporary directory)")
