@@ -499,8 +499,10 @@ class SupplierApplier:
 
     def _refuse_own(self, origins: Collection[object]) -> None:
         """TurnedBackError where one of them is this very incarnation, and so should have written what came, or comes
-        before it: applications commit between two batches, and all of theirs was known when the batch was begun."""
+        before it: applications commit between two batches, and all of theirs was known when the batch was begun.
+        PoolReplacedError where it was not: they commit by another pool since (the disk had failed)."""
         if self._words[word.OWN_ORIGIN] in origins:
+            self.session.door.pool.check_current()
             name = self.session.door.instance.name
             raise TurnedBackError(f"a source has more of what {name} writes itself than {name} has")
 

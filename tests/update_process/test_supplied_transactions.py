@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import signal
 import time
@@ -19,6 +20,7 @@ from replicate.errors import (
     DivergedError,
     NotFoundError,
     NotWriterError,
+    PoolReplacedError,
     TurnedBackError,
 )
 from replicate.journal.reader import ChainReader
@@ -340,6 +342,30 @@ def test_what_it_should_have_written_itself_is_never_taken(two: Suppliers) -> No
     with pytest.raises(TurnedBackError, match="a source has more of what b writes itself than b has"):
         take_forged(two, forged)
     assert dict(two.vector("b")) == dict(before)
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_what_it_has_written_since_its_pool_was_made_again_is_not_taken_for_more(two: Suppliers, after: int) -> None:
+    """As after a failed disk: its session knows nothing of that, and says so."""
+    two.write("b", 2)
+    two.level()
+    two.write("a")
+    agreed = two.agreed("a", "b")
+    with two.receive_pool("b", agreed.from_seqno) as pool, two.applier("b", pool) as applier:
+        two.offer("a", pool, agreed)
+        work_through(applier)
+        head, own = last_head(two, "a"), last_head(two, "b")
+        own = own._replace(
+            origin=two.by["b"].content.origin.key, origin_seqno=dict(two.vector("b"))[two.by["b"].content.origin.key][0]
+        )
+        applier.session.door.poison(errno.EIO)
+        two.write("b", after)
+        came = own._replace(seqno=head.seqno + 1, origin_seqno=own.origin_seqno + after)
+        pool.offer(pack_null(came, "x", ()), came.seqno, came.seqno, 1, RecordKind.FRAMES)
+        with pytest.raises(PoolReplacedError):
+            work_through(applier)
+    two.level()
+    two.assert_converged()
 
 
 def test_a_time_from_2100_on_is_never_taken_whatever_is_allowed(two: Suppliers) -> None:
