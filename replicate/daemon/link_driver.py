@@ -223,6 +223,7 @@ class Drive:
                 self.poke()
             now = trio.current_time()
             self._next_look_s = max(min(self.link.deadline, now + LOOK_S), now + LOOK_AGAIN_S)
+            # Made here: what has asked for a look until now has it, our own poke too.
+            self._look = trio.Event()
             with trio.move_on_at(self._next_look_s):
                 await self._look.wait()
-            self._look = trio.Event()

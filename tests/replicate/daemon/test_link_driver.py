@@ -111,6 +111,25 @@ async def test_what_the_socket_does_not_take_at_once_comes_first() -> None:
 
 
 @pytest.mark.trio
+async def test_a_heartbeat_that_is_due_after_a_write_that_hangs_is_waited_for_asleep() -> None:
+    """Its deadline stays in the past until the peer reads again: a frozen peer must not cost this side a processor."""
+
+    async def use(drive: Drive, waiting: list[bytes], theirs: trio.SocketStream) -> None:
+        waiting += [bytes(2**25), b"the heartbeat"]
+        drive.write_now()
+        assert not drive.is_free
+        cast(FakeLink, drive.link).deadline = 0.0
+        drive.poke()
+        with trio.move_on_after(5) as scope:
+            await trio.testing.wait_all_tasks_blocked()
+        assert not scope.cancelled_caught
+        assert waiting == [b"the heartbeat"]
+        await theirs.aclose()
+
+    await connected(use)
+
+
+@pytest.mark.trio
 async def test_a_peer_that_is_gone_ends_the_connection_by_an_event() -> None:
     async def use(drive: Drive, waiting: list[bytes], theirs: trio.SocketStream) -> None:
         theirs.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, bytes((1, 0, 0, 0, 0, 0, 0, 0)))
