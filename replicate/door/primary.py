@@ -400,7 +400,7 @@ class RegionSession:
         door, words = self.door, self.door.words
         payload, count, _, defines, _, schema_changed, _, tables = captured
         allotted = door.allot(payload, count) if tables is None else door.allot(payload, count, kind_of(payload))
-        seqno, frame = allotted[:2]
+        seqno, frame, _, _, _ = allotted
         whole = len(frame) <= RING_RECORD_BYTES_MAX
         if seqno - RING_SLOTS > words[word.LAST_DURABLE_SEQNO]:
             door.sync_to_end(self._patience_s)  # the slot that we overwrite must not hold the only durable copy
