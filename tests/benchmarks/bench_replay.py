@@ -176,7 +176,7 @@ class Backlog:
             apply = NetApply(session, tables.__getitem__, seqno=self.last, verify=False, told=lambda *_: None)
             done = figures.measure("apply", lambda: apply.apply(net))
             session.rollback()
-        return int(done.written)
+        return int(done.deleted + done.updated + done.inserted)
 
 
 def with_spark(backlog: Backlog, spark: Any, directory: Path, figures: Figures, rounds: int) -> int:
