@@ -133,6 +133,7 @@ def test_a_schema_change_on_the_primary_is_found_before_the_next_commit(street: 
     for words in ("SCHEMA_CHANGED", "another client changed the schema of region main, or ran VACUUM", way_out):
         assert words in said
     assert street.last_seqno(street.primary) == seqno
+    street.on(street.secondary, "wait", "--seqno", str(seqno))  # else the stop may come before the stream has begun
     street.on(street.primary, "source", "stop")
     street.on(street.primary, "region", "release", "main")
     street.on(street.primary, "region", "add", street.database, "--yes")
