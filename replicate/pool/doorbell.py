@@ -55,6 +55,7 @@ class Doorbell:
         self._sleeper = sleeper
         self.is_looked_after = False
         """`keep_looking` runs."""
+        self._is_asleep = False
         sleeper[0] = 0
 
     @classmethod
@@ -119,10 +120,12 @@ class Doorbell:
         assert self.is_looked_after, "a lost ring would be slept through"
         self._drain()
         self._sleeper[0] = 1
+        self._is_asleep = True
         try:
             if not ready():
                 await trio.lowlevel.wait_readable(self._fd)
         finally:
+            self._is_asleep = False
             self._sleeper[0] = 0
 
     async def keep_looking(self) -> None:
@@ -137,7 +140,7 @@ class Doorbell:
         try:
             while True:
                 await trio.sleep(CAP_S)
-                if self._sleeper[0]:
+                if self._is_asleep:  # not by its byte: who has cleared that may have been killed before the ring
                     self.wake()
         finally:
             self.is_looked_after = False

@@ -206,11 +206,21 @@ async def test_a_sleep(pool: JournalPool, bell: Doorbell, bells: Doorbells, auto
         await bell.sleep(lambda: False)
         assert CAP_S / 2 < trio.current_time() - begin <= CAP_S
         begin = trio.current_time()
+        nursery.start_soon(_clear_after, 0.1, pool)  # as a writer that is killed before it rings
+        with trio.fail_after(CAP_S + 0.1):
+            await bell.sleep(lambda: False)
+        begin = trio.current_time()
         nursery.start_soon(_ring_after, 0.1, bells, pool)
         await bell.sleep(lambda: False)
         assert trio.current_time() - begin == pytest.approx(0.1)
         assert pool.sleeping() == 0
         nursery.cancel_scope.cancel()
+
+
+async def _clear_after(seconds: float, pool: JournalPool) -> None:
+    await trio.sleep(seconds)
+    assert pool.sleeping()
+    pool.memory.view[SLEEPERS_OFFSET : SLEEPERS_OFFSET + READERS_MAX] = bytes(READERS_MAX)
 
 
 async def _ring_after(seconds: float, bells: Doorbells, pool: JournalPool) -> None:
