@@ -14,22 +14,19 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from replicate.door.barrier import BarrierWatch
 from replicate.door.ledger import Moved
 from replicate.door.secondary import ApplySession
-from replicate.door.writer_check import name_of
 from replicate.errors import (
     BusyError,
     ClockAheadError,
     ConflictError,
     DamagedError,
-    DivergedError,
     GapError,
-    NotFoundError,
     NotSupportedError,
     NotWriterError,
     ReplicateError,
@@ -46,11 +43,9 @@ from replicate.journal.record import (
     renumbered,
 )
 from replicate.journal.spool import Spool, spool_path
-from replicate.limits import PARTITION_STREAM
-from replicate.model.moment import is_ahead, readable
 from replicate.model.ruv import lacks
 from replicate.model.transaction import OF_WRITERS, Catalogue, History, Kind, Op
-from replicate.model.vector import Position, SynchronizationVector
+from replicate.model.vector import Position
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivedRecord, RecordKind
 from replicate.settings.table import UpdateConfig
@@ -62,6 +57,7 @@ from update_process.conflict_file import stopped
 from update_process.gone_suppliers import Parting
 from update_process.merging import Merging
 from update_process.merging_large import ArrivingLarge, LargeTurn, partitions_of
+from update_process.origin_check import OriginCheck
 from update_process.plan import Window
 from update_process.routes import Routes
 from update_process.supplier_upkeep import Tending
@@ -125,10 +121,7 @@ class SupplierApplier:
         """Large transactions that arrive, by origin and token: each source may send one."""
         self._finished: deque[tuple[int, int]] = deque(maxlen=FINISHED_MAX)
         """Those that were committed lately: parts of them may still come from another source."""
-        self._instances: dict[int, bytes] = {}
-        """Of each origin that was met, the instance that writes it."""
-        self._retired_seen: tuple[int, frozenset[bytes]] = (-1, frozenset())
-        """The generation of the writers, and those of them that are retired."""
+        self._origins = OriginCheck(session, settings.clock_ahead_max_s)
         self._careful_until = 0
         """Before this address each transaction is a batch of its own: a batch of several has failed."""
         self._each_until = 0
@@ -264,7 +257,7 @@ class SupplierApplier:
                     return self._commit_large(first, done)
             return self._take_frames([one for one in records if one.kind is RecordKind.FRAMES], done)
         except GapError as error:
-            self._refuse_own({error.facts.get("origin")})
+            self._origins.refuse_own({error.facts.get("origin")})
             if not self._fresh:
                 raise
             return self._ask_restart(str(error), done)
@@ -306,7 +299,7 @@ class SupplierApplier:
     def _take_catalogue(self, record: ReceivedRecord) -> None:
         catalogue = Catalogue.unpack(decode_batch(record.data)[2][PAYLOAD:])
         self._routes.take_definitions(catalogue)
-        self._instances |= {one.origin.key: one.instance for one in catalogue.histories}
+        self._origins.met(catalogue.histories)
         self.pool.free(record.next_address)
 
     # Whole transactions.
@@ -402,7 +395,7 @@ class SupplierApplier:
         """Apply a window's first `stop` transactions where somebody has written beside them; fewer where one of them
         has rows give way. How many, and the position after them."""
         after = window.position_at(batch.position, 0, stop, self._routes.partition_of)
-        self._refuse_others(batch.position, after, self._merging.removed_by(window, stop))
+        self._origins.refuse_others(batch.position, after, self._merging.removed_by(window, stop))
         if not batch.count and batch.is_alone:  # it may be taken back
             self._merging.mark(batch.before)
         elif not batch.count:
@@ -420,7 +413,7 @@ class SupplierApplier:
         self._make(batch, window, stop)
         if self._merging.is_active:
             self._merging.follow(window, stop)
-            self._refuse_others(batch.position, after, self._merging.removed_by(window, stop))
+            self._origins.refuse_others(batch.position, after, self._merging.removed_by(window, stop))
         batch.add_frames([window.data if stop == len(window.bodies) else window.frames(0, stop)], window.ends[:stop])
         return after
 
@@ -428,10 +421,10 @@ class SupplierApplier:
         """Commit what was taken, with our own transaction that has all suppliers remove what was removed here."""
         self._make_scattered(batch, batch.position.last_seqno)
         if not self._merging.is_active:
-            self._refuse_others(batch.before, batch.position)
+            self._origins.refuse_others(batch.before, batch.position)
         places = batch.places
-        self._refuse_own(places)
-        self._refuse_ahead(batch.csn, places)
+        self._origins.refuse_own(places)
+        self._origins.refuse_ahead(batch.csn, places)
         if resolver is not None:
             batch.took_own(*resolver)
             places = batch.places
@@ -462,8 +455,8 @@ class SupplierApplier:
                 self._merging.give_way(batch.position, removed, done)
                 return 0
             body = window.bodies[0]
-            self._refuse_own((body[4],))
-            self._refuse_ahead(body[6], (body[4],))
+            self._origins.refuse_own((body[4],))
+            self._origins.refuse_ahead(body[6], (body[4],))
             position = window.position_at(batch.position, 0, 1, self._routes.partition_of)
             self._merging.finish(position.last_seqno, position)
             self._merging.commit_oversized(read_head(window.frames(0, 1)), position)
@@ -486,8 +479,8 @@ class SupplierApplier:
         bodies = window.bodies[:stop]
         if len(bodies) == 1 and bodies[0][0] == Kind.HISTORY:
             history = History.unpack(bodies[0][PAYLOAD:], bodies[0][1])
-            self._refuse_newer_self(history)
-            self._instances[history.origin.key] = history.instance
+            self._origins.refuse_newer_self(history)
+            self._origins.met((history,))
         elif len(bodies) == 1 and _names_writer(changes_of(bodies[0])):
             self.session.names_writer()
         self._routes.apply_bodies(bodies)
@@ -496,98 +489,6 @@ class SupplierApplier:
         if batch.scattered:
             self._routes.apply_plain(joined_changes(batch.scattered), last_seqno, is_sorted=True)
             batch.scattered.clear()
-
-    def _refuse_own(self, origins: Collection[object]) -> None:
-        """TurnedBackError where one of them is this very incarnation, and so should have written what came, or comes
-        before it: applications commit between two batches, and all of theirs was known when the batch was begun.
-        PoolReplacedError where it was not: they commit by another pool since (the disk had failed)."""
-        if self._words[word.OWN_ORIGIN] in origins:
-            self.session.door.pool.check_current()
-            name = self.session.door.instance.name
-            raise TurnedBackError(f"a source has more of what {name} writes itself than {name} has")
-
-    def _refuse_newer_self(self, history: History) -> None:
-        """An incarnation of ours that this site has not begun: TurnedBackError while it waits for what it had, which
-        may be more than one of them; else DivergedError, for it may be that one like us still writes."""
-        content = self.session.door.instance.content
-        if history.instance != content.uuid or history.incarnation <= content.incarnation:
-            return
-        if content.is_restoring:
-            raise TurnedBackError(f"a source has incarnation {history.incarnation} of {content.name}")
-        raise DivergedError(
-            f"{content.name} has begun incarnation {history.incarnation} elsewhere, and is {content.incarnation} here",
-            do="If a copy of it runs, stop one of both for good. If this one was turned back with its machine, make a "
-            "new copy of it (`replicate help suppliers`)",
-            incarnation=history.incarnation,
-        )
-
-    def _refuse_ahead(self, csn: int, origins: Collection[int]) -> None:
-        """ClockAheadError for what is from too far in the future: all of ours would bear its time from then on. The one
-        that the Update Process stops with is of one transaction, and so of one origin."""
-        if is_ahead(csn, time.time_ns() // 1000, int(self._settings.clock_ahead_max_s * 1_000_000)):
-            writer = name_of(self.session.door, self._instance_of(next(iter(origins))))
-            raise ClockAheadError(
-                f"a transaction of {writer} bears the time {readable(csn)}, too far ahead of this host's clock",
-                do="Set right whichever clock is wrong. What was written under it is taken once [update] "
-                "clock_ahead_max_s is raised for so long on every supplier: what they write after it bears that time, "
-                "too (nothing from 2100 on is taken)",
-                csn=csn,
-            )
-
-    def _refuse_others(
-        self, before: Position, position: Position, removers: Collection[tuple[int, int]] = frozenset()
-    ) -> None:
-        """NotWriterError, NotFoundError unless each origin has only changed what its instance writes, and none is
-        retired. `removers`: origin and partition of what removes rows for their unique values, as any supplier may."""
-        raised = position.vector.beyond(before.vector)
-        self._refuse_retired(origin for origin, _ in SynchronizationVector(raised))
-        touched: dict[int, set[int]] = {}
-        for origin, partition in SynchronizationVector(raised):
-            if partition != PARTITION_STREAM and (origin, partition) not in removers:
-                touched.setdefault(origin, set()).add(partition)
-        if not touched:
-            return
-        writers = self.session.writers()
-        known = self.session.door.instance.partitions_now()
-        for origin, partitions in touched.items():
-            instance = self._instance_of(origin)
-            for partition in writers.not_of(instance, partitions):
-                raise NotWriterError(
-                    f"origin {origin:08x} has changed partition {known.name(partition)}, which another supplier writes",
-                    do="Compare both sites: one of them was restored from a backup, or its databases were changed",
-                    origin=origin,
-                    partition=partition,
-                )
-
-    def _refuse_retired(self, origins: Iterable[int]) -> None:
-        """NotWriterError for what comes of a supplier that is retired: all have what anybody took of it before.
-        NotFoundError for what comes of nobody knows whom."""
-        generation = self._words[word.WRITERS_GENERATION]
-        if self._retired_seen[0] != generation:
-            self._retired_seen = generation, self.session.writers().retired
-        retired = self._retired_seen[1]
-        for origin in origins:
-            if self._instance_of(origin) in retired:
-                name = name_of(self.session.door, self._instance_of(origin))
-                raise NotWriterError(
-                    f"{name} (origin {origin:08x}) goes on writing, and is retired",
-                    do=f"The supplier that sends it had it from {name}, which is gone for good, and nobody knew of it: "
-                    "make a new copy of that supplier (`replicate help suppliers`); then start the Update Process here",
-                    origin=origin,
-                )
-
-    def _instance_of(self, origin: int) -> bytes:
-        if origin not in self._instances:
-            histories = self.session.door.catalogue_now().histories
-            self._instances |= {one.origin.key: one.instance for one in histories}
-        try:
-            return self._instances[origin]
-        except KeyError:
-            raise NotFoundError(
-                f"transactions of origin {origin:08x} came, and no record has said who that is",
-                do="Nothing was applied. Verify the source's journal: replicate -i SOURCE journal verify",
-                origin=origin,
-            ) from None
 
     def _stopped(self, error: ReplicateError, head: Head) -> ReplicateError:
         """The error to stop with; a conflict's images are in its file."""
@@ -652,8 +553,8 @@ class SupplierApplier:
             done.skipped += 1
             self._free([record], 1)
             return Waiting.MORE
-        self._refuse_own((head.origin,))
-        self._refuse_ahead(head.csn, (head.origin,))
+        self._origins.refuse_own((head.origin,))
+        self._origins.refuse_ahead(head.csn, (head.origin,))
         if large is None:
             return self._ask_restart(f"transaction {record.first_seqno} ended, but its parts are not here", done)
         frame = renumbered(record.data, before.last_seqno + 1, self._words[word.LAST_DURABLE_SEQNO])
@@ -666,7 +567,7 @@ class SupplierApplier:
             position = large.finish(frame, decode_batch(frame)[2], before)
             is_remover = large.removes and large.removes_only
             removers = {(head.origin, one) for one in partitions_of(frame)} if is_remover else frozenset()
-            self._refuse_others(before, position, removers)
+            self._origins.refuse_others(before, position, removers)
             turn.commit(position, done)
         except (ConflictError, NotSupportedError, NotWriterError) as error:
             self._abandon()

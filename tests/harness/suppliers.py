@@ -8,12 +8,14 @@ Leaves to others: the wire, what a test attacks.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import permutations
 from pathlib import Path
 
 import apsw
+import pytest
 
 from replicate import connect
 from replicate.admin import partitions
@@ -26,6 +28,8 @@ from replicate.door.snapshot import door_of
 from replicate.door.telling_transaction import SeenTeller
 from replicate.instance.instance import Instance
 from replicate.journal.reader import ChainReader, LargeTransaction
+from replicate.journal.record import FrameBatch, Head
+from replicate.journal.walk import walk
 from replicate.limits import BATCH_BYTES_MAX
 from replicate.model.vector import Chains
 from replicate.pool import control as word
@@ -314,6 +318,25 @@ def run(made: Suppliers, name: str, *statements: str) -> None:
         connection.execute(statement)
     connection.commit()
     connection.close()
+
+
+def last_head(made: Suppliers, name: str) -> Head:
+    """Of the last transaction in that supplier's journal."""
+    last_seqno = made.last_seqno(name)
+    reader = ChainReader(make_chain(made.by[name]), last_seqno)
+    found = reader.read(1 << 20, last_seqno)
+    reader.close()
+    assert isinstance(found, FrameBatch)
+    (_, head), *_ = walk(found.data)
+    return head
+
+
+def write_later(two: Suppliers, days: float, monkeypatch: pytest.MonkeyPatch, *, size: int = 10) -> None:
+    """A transaction of a, whose clock is ahead."""
+    now_ns = time.time_ns
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda: now_ns() + int(days * 86_400e9))
+        two.write("a", size=size)
 
 
 def tell(door: Door) -> None:

@@ -15,6 +15,7 @@ import replicate.door.ledger
 import replicate.door.seen_told
 import source_server.unseen_transactions
 import update_process.merging
+import update_process.origin_check
 import update_process.supplied_transactions
 import update_process.unstamped
 from replicate.model.merged_row import NEVER, Row
@@ -58,7 +59,7 @@ def _own_come_back() -> list[Change]:
     return [
         *_knows_less(without_own),
         (source_server.unseen_transactions.Unseen, "_is_lacking", lacks),
-        (Applier, "_refuse_own", nothing),
+        (update_process.origin_check.OriginCheck, "refuse_own", nothing),
     ]
 
 
