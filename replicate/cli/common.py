@@ -244,6 +244,21 @@ def csns_between(since: str | None, until: str | None) -> tuple[int, int]:
     )
 
 
+def waiting_option(
+    what: str, default_s: float = 60.0, limits: click.FloatRange | None = None
+) -> Callable[[Decorated], Decorated]:
+    """`--timeout SECONDS`, as `timeout_s`. `what`: the whole sentence of its help."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=limits or click.FloatRange(0),
+        default=default_s,
+        show_default=True,
+        metavar="SECONDS",
+        help=what,
+    )
+
+
 def with_site(verb: Decorated) -> Decorated:
     """The option --with of verbs that look at another site, too."""
     told = "Another site, on this host: directory or name."

@@ -20,6 +20,7 @@ from replicate.cli.common import (
     open_instance,
     plain,
     read_printed,
+    waiting_option,
 )
 from replicate.cli.completion_words import instances
 
@@ -35,15 +36,7 @@ at_option = click.option(
     metavar="N",
     help="At transaction N, as soon as it is there; at the last one if not given.",
 )
-timeout_option = click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(0),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait until that transaction is there.",
-)
+timeout_option = waiting_option("How long to wait until that transaction is there.", 30.0)
 VALUE_CHARACTERS_MAX = 60
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, open_instance, plain
+from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, open_instance, plain, waiting_option
 
 if TYPE_CHECKING:
     from replicate.lost.apply import LostApplied, LostConflict
@@ -84,15 +84,7 @@ def show(file: Path) -> None:
     help="What becomes of a transaction whose rows here are not as it found them.",
 )
 @click.option("--dry-run", is_flag=True, help="Try all of them and report every conflict; nothing is kept.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for applications' transactions, and for another run of this command.",
-)
+@waiting_option("How long to wait for applications' transactions, and for another run of this command.")
 def apply(file: Path, only: tuple[int, ...], on_conflict: Any, dry_run: bool, timeout_s: float) -> int:
     """Apply the transactions of FILE on this primary, each once; exit code 1 if some have met a conflict."""
     from replicate.lost.apply import apply_lost

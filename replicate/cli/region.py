@@ -7,22 +7,14 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, open_instance
+from replicate.cli.common import LOOKS, Noun, columns, confirm, emit, open_instance, waiting_option
 from replicate.cli.completion_words import partitions, regions
 
 if TYPE_CHECKING:
     from replicate.instance.instance import Instance
 
 
-timeout_option = click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for applications' transactions.",
-)
+timeout_option = waiting_option("How long to wait for applications' transactions.")
 
 
 @click.group(cls=Noun)

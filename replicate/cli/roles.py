@@ -7,21 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replicate.cli.common import VerbCommand, emit, open_instance, plain
+from replicate.cli.common import VerbCommand, emit, open_instance, plain, waiting_option
 
 if TYPE_CHECKING:
     from replicate.roles.promote_demote import Promoted
     from replicate.roles.rollback import RolledBack
 
-timeout_option = click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for daemons to stand aside, for what was received to be applied, and for applications' "
-    "transactions.",
+timeout_option = waiting_option(
+    "How long to wait for daemons to stand aside, for what was received to be applied, and for applications' "
+    "transactions."
 )
 
 

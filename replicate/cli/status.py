@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from replicate.cli.common import DOOR, LOOKS, VerbCommand, emit, open_instance
+from replicate.cli.common import DOOR, LOOKS, VerbCommand, emit, open_instance, waiting_option
 from replicate.cli.completion_words import findings
 
 
@@ -42,15 +42,7 @@ def status(explain: str | None) -> int:
     metavar="NAME[/INCARNATION]",
     help="On a supplier: N is the number that this one has given, as `ruv` prints it.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait.",
-)
+@waiting_option("How long to wait.")
 def wait(seqno: int, origin: str | None, timeout_s: float) -> None:
     """Wait until the databases of this instance hold transaction N; exit code 75 if they do not in time.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replicate.cli.common import VerbCommand, emit, open_instance
+from replicate.cli.common import VerbCommand, emit, open_instance, waiting_option
 from replicate.cli.completion_words import peers
 from replicate.errors import NotFoundError, UsageError
 
@@ -22,14 +22,8 @@ if TYPE_CHECKING:
     help="The site that is to be primary; may be left out where there are only two. With it the command may be given "
     "again, whatever became of it before.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(0.1, 3600),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long all of it may take: the backlog, and applications' transactions.",
+@waiting_option(
+    "How long all of it may take: the backlog, and applications' transactions.", limits=click.FloatRange(0.1, 3600)
 )
 @click.option("--dry-run", is_flag=True, help="Only say what bars it.")
 def switchover(to: str | None, timeout_s: float, dry_run: bool) -> int:
