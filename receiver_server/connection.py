@@ -12,10 +12,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from receiver_server.flow import Flow
 from receiver_server.handover import RoleTaker
@@ -85,8 +85,7 @@ def diverged(text: str) -> ReplicateError:
     return refusal(RefuseCode.DIVERGED, f"{text}; the stream stops until it is mended (receiver.on_divergence)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(Struct, frozen=True):
     """A record that is to go into the pool. `first_part`: of PARTS."""
 
     data: bytes

@@ -21,10 +21,10 @@ Leaves to others: the receive pool, what a transaction holds, sockets, clocks. P
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
+from msgspec import Struct
 
 from receiver_server.flow import Flow
 from receiver_server.seed_arrival import SeedArrival
@@ -97,8 +97,7 @@ ACKNOWLEDGE_PERIOD_S: Final = 1.0
 """Progress is told at most this often, heartbeats and the window apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiverProgress:
+class ReceiverProgress(Struct, frozen=True):
     """Where this side stands. `fill_fraction` of the receive pool, 0.0 to 1.0; `receiver_backlog` in transactions.
 
     `last_applied_seqno` is committed in the regions; `last_durable_seqno` is there after a power loss, and is what the

@@ -11,8 +11,9 @@ Leaves to others: connections, how the pool is made again when it does not fit. 
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.daemon.last_run import start_again
 from replicate.door.recovery.opening import ROLLBACK_MARKER, is_seeded
@@ -39,8 +40,7 @@ class NotRecoveredError(TryAgainError):
     """Our journal holds, or may hold, what the regions do not have yet: the Update Process brings them together."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedParts:
+class ReceivedParts(Struct, frozen=True):
     """How much of the large transaction `seqno` is here: parts 0 to `next_part` - 1 of the spool `token`."""
 
     seqno: int
@@ -48,8 +48,7 @@ class ReceivedParts:
     next_part: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """`position`: after the last transaction received whole. `applied_seqno`: what the regions hold of that.
 
     `parts`: what is here of the next one, when it is a large one.

@@ -12,11 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
 import trio
+from msgspec import Struct
 
 from receiver_server.definitions import definitions_here
 from receiver_server.link import ReceiverLink
@@ -81,8 +81,7 @@ class ServedConnection(Protocol):
         """Say bye."""
 
 
-@dataclass(slots=True)
-class UpdateSeen:
+class UpdateSeen(Struct):
     """What is seen of the Update Process. `region_waits`: a region waits there for its seed."""
 
     state: UpdateState = UpdateState.NOT_RUNNING

@@ -13,13 +13,14 @@ import secrets
 import time
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass, replace
 from functools import partial
 from operator import ne
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 import trio.lowlevel
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.daemon.link_driver import Drive
 from replicate.daemon.own_introduction import introduction
@@ -90,8 +91,7 @@ FLUSHED_S: Final = 0.02
 """So long we leave the flush of a transaction to the process that has committed it."""
 
 
-@dataclass(frozen=True, slots=True)
-class LargePiece:
+class LargePiece(Struct, frozen=True):
     """Some parts of a large transaction; or its commit frame (`count` 0, `first_part` = number of parts)."""
 
     seqno: int

@@ -12,10 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import trio
+from msgspec import Struct, field
 
 from replicate.compare.last_compare import forget_compared
 from replicate.daemon.daemon import DaemonContext
@@ -61,8 +61,7 @@ def last_word(sent_seqno: int, acknowledged_seqno: int, lacking: int) -> str:
     return f"sent {sent}, acknowledged {acknowledged_seqno}, {lacking} not acknowledged"
 
 
-@dataclass(slots=True)
-class ConsumerProgress:
+class ConsumerProgress(Struct):
     """How far the stream to the consumer is: what we have sent, and what it says itself."""
 
     last_sent_seqno: int = 0
@@ -85,8 +84,7 @@ class ConsumerProgress:
         return self.update_state == UpdateState.REGION_WAITS.text
 
 
-@dataclass(slots=True)
-class KeptBack:
+class KeptBack(Struct):
     """What the consumer was spared since the start, as it does not want what is changed there. `is_counted`: since a
     stream has begun that leaves anything out."""
 
@@ -129,8 +127,7 @@ class KeptBack:
         return found
 
 
-@dataclass(slots=True)
-class ReadCounts:
+class ReadCounts(Struct):
     """Where the transactions that are sent were read: `place` is the last one, the numbers are since the start."""
 
     place: str = FILES

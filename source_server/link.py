@@ -22,10 +22,10 @@ Leaves to others: where batches come from (reader), sockets, clocks. Pure.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
+from msgspec import Struct
 
 from replicate.errors import GapError, InternalError
 from replicate.journal.record import RESTATED_KINDS, FrameBatch
@@ -100,8 +100,7 @@ from replicate.wire.vector_refusals import BY_VECTOR
 _BEATS_REMEMBERED: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class SourceProgress:
+class SourceProgress(Struct, frozen=True):
     """Where the source's journal stands. `last_commit_wall_ns`: wall clock of its newest commit, 0 for none."""
 
     last_seqno: int = 0

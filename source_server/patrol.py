@@ -17,11 +17,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from replicate.compare.patrol_rounds import Place, is_within, pause_s
 from replicate.compare.range_check import as_of, skip_table, take_range
@@ -48,8 +48,7 @@ AHEAD_MAX: Final = 64
 """So many ranges may be told of that the peer cannot verify yet, since it has not come to their transactions."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundStanding:
+class RoundStanding(Struct, frozen=True):
     """`place`: where the next range begins; None between two rounds. `began_wall_ns`: of the last round."""
 
     began_wall_ns: int = 0

@@ -8,11 +8,11 @@ Leaves to others: connections, and how far the consumer says it is (consumer_sta
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import trio
+from msgspec.structs import replace
 
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain

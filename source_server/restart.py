@@ -8,7 +8,8 @@ Leaves to others: connections. Blocks on the disk: call it in a thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
@@ -28,8 +29,7 @@ from replicate.wire.vector_refusals import refused
 from source_server.unseen_transactions import Unseen
 
 
-@dataclass(frozen=True, slots=True)
-class Agreed:
+class Agreed(Struct, frozen=True):
     """Where the stream begins, the CATALOGUE frame that holds there, and what is known of the way there."""
 
     from_seqno: int

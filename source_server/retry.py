@@ -10,9 +10,10 @@ Leaves to others: clocks, sockets, randomness (the caller gives the jitter). Pur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 JITTER: Final = 0.25
 """A soft wait is drawn from (1 - JITTER) to (1 + JITTER) of its period."""
@@ -25,8 +26,7 @@ class Tries(Enum):
     SOFT = "soft"
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """Wait `wait_s` seconds, then connect. `number` counts from 1 within its kind."""
 
     tries: Tries

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from replicate.door.snapshot import door_of
 from replicate.errors import UsageError
@@ -24,8 +25,7 @@ from update_process.conflict_decision import OVERWRITE, SKIP, Decision, find_dec
 from update_process.conflict_file import read_conflict
 
 
-@dataclass(frozen=True, slots=True)
-class SeenConflict:
+class SeenConflict(Struct, frozen=True):
     """A conflict that was met. `table`: "region.table". `state`: WAITS, DECIDED (the Update Process has not come to it
     again), LEFT_OUT, OVERWRITTEN or MENDED; AHEAD: of a number that is not reached, as after a seed. `by` whom it was
     decided."""

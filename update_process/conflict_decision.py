@@ -14,9 +14,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, to_builtins
 
 from replicate.system.files import read_private, replace_file
 
@@ -29,8 +30,7 @@ OVERWRITE: Final = "overwrite"
 HOW: Final = (SKIP, OVERWRITE)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """To skip or overwrite (`how`) the transaction with this number that is called `transaction` (see `name_of`), and
     the conflicts of those after it up to `until`; only those of `table` ("region.table") unless it is "". `by` whom,
     `at` when (UTC)."""
@@ -75,7 +75,7 @@ def decision_path(directory: Path, seqno: int) -> Path:
 def write_decision(directory: Path, decision: Decision) -> Path:
     """Write it durably, in place of an older one; its path. JournalIOError, DiskFullError, PermissionRefusedError."""
     path = decision_path(directory, decision.seqno)
-    facts = {"format": FORMAT, **asdict(decision)}
+    facts = {"format": FORMAT, **to_builtins(decision)}
     if decision.how == SKIP:
         del facts["how"]  # a release that knows nothing else reads it; of anything else it decides nothing
     replace_file(path, (json.dumps(facts, indent=2) + "\n").encode())
@@ -92,7 +92,7 @@ def read_decision(directory: Path, seqno: int) -> Decision | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     kinds = {"seqno": int, "until": int}
-    is_well = all(type(value) is kinds.get(name, str) for name, value in asdict(found).items())
+    is_well = all(type(value) is kinds.get(name, str) for name, value in to_builtins(found).items())
     return found if is_well and found.seqno == seqno and found.how in HOW else None
 
 

@@ -8,9 +8,10 @@ Leaves to others: how the conflict came about, and what is done about it.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from replicate.errors import ConflictError, DamagedError, NotFoundError, ReplicateError
 from replicate.model.transaction import Op

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
+
+from msgspec import Struct
 
 from replicate.errors import DivergedError, GapError, JournalDamagedError
 from replicate.journal.frame import FRAME_PREFIX_BYTES, ORIGIN_OFFSET
@@ -43,8 +44,7 @@ class PieceKind(IntEnum):
     CATALOGUE = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """The outside of one received record. `first_part` (PARTS) counts from 0 within the transaction."""
 
     kind: PieceKind
@@ -55,55 +55,47 @@ class Piece:
     first_part: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """Nothing has arrived."""
 
 
-@dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(Struct, frozen=True):
     """Free the first `pieces` records: what is in them was applied before."""
 
     pieces: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
+class Fill(Struct, frozen=True):
     """Decode the first `pieces` records together; drop their first `skip` frames, which were applied before."""
 
     pieces: int
     skip: int
 
 
-@dataclass(frozen=True, slots=True)
-class TakeParts:
+class TakeParts(Struct, frozen=True):
     """Apply the parts of the first record, dropping its first `skip` parts, which were applied before."""
 
     seqno: int
     skip: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommitLarge:
+class CommitLarge(Struct, frozen=True):
     """The first record is the commit frame of the large transaction whose parts have all been applied."""
 
     seqno: int
 
 
-@dataclass(frozen=True, slots=True)
-class TakeCatalogue:
+class TakeCatalogue(Struct, frozen=True):
     """The first record is a catalogue."""
 
 
-@dataclass(frozen=True, slots=True)
-class Abandon:
+class Abandon(Struct, frozen=True):
     """The open large transaction does not go on: roll it back, then plan again."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartAgain:
+class StartAgain(Struct, frozen=True):
     """What was received cannot be used as it stands: ask the Receiver Server to begin again at our position."""
 
     why: str
@@ -112,8 +104,7 @@ class StartAgain:
 Step = Idle | Skip | Fill | TakeParts | CommitLarge | TakeCatalogue | Abandon | StartAgain
 
 
-@dataclass(frozen=True, slots=True)
-class OpenLarge:
+class OpenLarge(Struct, frozen=True):
     """A large transaction that is being applied: its number, and the first part not yet applied."""
 
     seqno: int
@@ -194,16 +185,14 @@ _NULL: Final = int(Kind.NULL)
 _HISTORY: Final = int(Kind.HISTORY)
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """Frames `start` to `stop` (indices of the window, exclusive)."""
 
     start: int
     stop: int
 
 
-@dataclass(slots=True)
-class Window:
+class Window(Struct):
     """Verified frames, numbered `first_seqno` onwards, the first `done` of them applied. Made by `open_window` only.
 
     `alone` are the indices of frames that make a batch of their own, ascending. `plain`: the same by columns, if it is.

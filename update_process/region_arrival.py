@@ -15,9 +15,10 @@ import os
 import shutil
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from replicate.daemon.last_run import start_again
 from replicate.door.secondary import ApplySession

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from replicate.door.secondary import ApplySession
 from replicate.errors import ConflictError, JournalMissingError, NotSupportedError

@@ -5,8 +5,9 @@ Guarantees: nothing but words and counts. Leaves to others: how it was done.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class Waiting(Enum):
@@ -20,8 +21,7 @@ class Waiting(Enum):
     RESTART = "waiting for the Receiver Server to begin again"
 
 
-@dataclass(slots=True)
-class Done:
+class Done(Struct):
     """What one call of `work` has done. `skipped`: transactions that had been applied before. `merged`: those in which
     rows were merged (on a supplier), and `lost` values that were lost by it.
 

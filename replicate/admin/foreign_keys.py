@@ -7,7 +7,8 @@ Leaves to others: what is subscribed to (subscriptions.py). Applied rows are not
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from replicate.instance.instance import Instance
 from replicate.region.sqlite.schema import recorded_definitions
@@ -15,8 +16,7 @@ from replicate.region.sqlite.schema_copy import reading
 from replicate.region.sqlite.sql.names import quote
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignReference:
+class ForeignReference(Struct, frozen=True):
     """Rows of `child` refer to rows of `parent`; each is in that partition."""
 
     region: str

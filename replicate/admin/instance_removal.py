@@ -20,9 +20,10 @@ import stat
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.admin.region_release import check_nothing_runs, finish_what_can_be
 from replicate.admin.stale_pools import is_used, is_used_from
@@ -74,16 +75,14 @@ _UUID: Final = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 LOCK_TIMEOUT_S: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Purged:
+class Purged(Struct, frozen=True):
     """A file of the user that goes with the instance; `path` as it was."""
 
     path: Path
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(Struct, frozen=True):
     """`path`: the directory that is gone. `purged`: what of the user's went with it. `kept`: where the transactions
     stand that no peer has."""
 

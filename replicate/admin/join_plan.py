@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import shlex
 import uuid
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.errors import ConfigurationError, UsageError, WrongNetworkError
 from replicate.model.start_command import start_command
@@ -39,8 +40,7 @@ ANY: Final = ("0.0.0.0", "::")
 THERE: Final = frozenset({JoinStep.REGISTER_THERE, JoinStep.SEND_THERE, JoinStep.LISTEN_THERE})
 
 
-@dataclass(frozen=True, slots=True)
-class JoinWish:
+class JoinWish(Struct, frozen=True):
     """What is asked. `supplier` is joined by `name`; `named`, `supplier_named`: how a command names the two.
     `network`: 16 bytes; None: as there. `listen`: where the new one is to listen; None: as its settings say. `address`:
     where the one there reaches it; None: where it listens. `there`: where it reaches that one; None: not known."""
@@ -65,8 +65,7 @@ class JoinWish:
         return f"replicate -i {shlex.quote(self.supplier_named)}"
 
 
-@dataclass(frozen=True, slots=True)
-class SiteFacts:
+class SiteFacts(Struct, frozen=True):
     """How an instance stands. `listens_at`: of its Receiver Server; None: that does not run. `peers`: those that it
     sends to; `sends_to`: those whose Source Server runs."""
 
@@ -81,8 +80,7 @@ class SiteFacts:
     has_feed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
+class PlannedStep(Struct, frozen=True):
     """`command`: what does the same by hand. `is_there`: it is for the supplier that is joined."""
 
     step: JoinStep

@@ -12,8 +12,9 @@ import shlex
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.admin.join_plan import (
     JoinStep,
@@ -46,16 +47,14 @@ LISTEN: Final = "listen"
 """In its status: where it listens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """How far it came. `steps`: all of them; the last look."""
 
     name: str
     steps: tuple[PlannedStep, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(Struct, frozen=True):
     """`told` hears how a seed goes on; `done` of each step that was done; `waits` of those that are to be done
     elsewhere, before they are waited for."""
 

@@ -17,8 +17,9 @@ import shlex
 import shutil
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from replicate.door.snapshot import door_of, finish_regions
 from replicate.errors import AlreadyExistsError, InternalError, NotFoundError, UsageError
@@ -36,8 +37,7 @@ from replicate.transfer.seed.rows import tables_by_partition
 from replicate.transfer.seed.some_regions import LOCK_TIMEOUT_S, Told, update_aside
 
 
-@dataclass(frozen=True, slots=True)
-class ReleasedTables:
+class ReleasedTables(Struct, frozen=True):
     """`path`: a plain database with these tables of `region`."""
 
     region: str

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from replicate.admin.region_release import check_nothing_runs
 from replicate.admin.stale_pools import is_used

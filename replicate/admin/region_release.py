@@ -13,8 +13,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from replicate.admin.stale_pools import home_of
 from replicate.daemon.files import DaemonFiles
@@ -45,8 +46,7 @@ from replicate.region.sqlite.open_region import OpenedFile
 from replicate.transfer.seed.make import drop_kept_seeds
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Struct, frozen=True):
     """`left`: what is wrong with a file that was left as it is, '' in all other cases. `kept`: where the transactions
     stand that no peer has."""
 

@@ -9,7 +9,8 @@ Leaves to others: the filter, which tells what comes in the new tables (replicat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from replicate.admin.region_release import check_nothing_runs
 from replicate.daemon.files import DaemonFiles
@@ -23,8 +24,7 @@ from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.sqlite.scripted_upgrade import upgraded_by
 
 
-@dataclass(frozen=True, slots=True)
-class Upgraded:
+class Upgraded(Struct, frozen=True):
     """`seqno`: the last transaction that the secondary has. `tables`: those that are others now."""
 
     seqno: int

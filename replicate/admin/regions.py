@@ -12,8 +12,9 @@ import os
 import shlex
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from replicate.door.door import Door
 from replicate.door.primary import RegionSession
@@ -85,8 +86,7 @@ def add_region(
     return entry
 
 
-@dataclass(frozen=True, slots=True)
-class Addition:
+class Addition(Struct, frozen=True):
     """How a database would come to the secondaries that have begun: made in the stream, or (`why` is not empty) by a
     seed. `rows`: those of all its tables. `stops`: a secondary that still has one of this name, and no other region,
     applies nothing more until then."""

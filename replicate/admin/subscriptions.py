@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from replicate.daemon.files import DaemonFiles
 from replicate.door.partial_journal import mark_partial

@@ -15,7 +15,9 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.audit.read import Frames, Match, StretchReader, match_of, matches_backwards
 from replicate.audit.selection import (
@@ -49,8 +51,7 @@ from replicate.model.transaction import Catalogue
 from replicate.model.vector import U64_MAX, Chains
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(Struct, frozen=True):
     """What is asked for. `first_seqno`, `last_seqno`: None for the oldest and the newest there is. Csns: see Selection.
     `tables`, `origins`, `ops`, `key`: as an operator names them. `last_count`: of all that, only the last so many.
     `partitions`: their numbers. `elements`: audit elements, as an operator names them."""
@@ -104,8 +105,7 @@ class Query:
         return Selection(first, last, tables, origins, ops, key, self.comment, partitions, elements, columns)
 
 
-@dataclass(frozen=True, slots=True)
-class Matches:
+class Matches(Struct, frozen=True):
     """The answer to a query: what was `selected`, and the numbers within which all of it stands."""
 
     chain: Chain

@@ -9,8 +9,9 @@ Leaves to others: where the changes come from, and how they are shown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from replicate.audit.changes import ChangeRecord, head_of, record_of
 from replicate.audit.read import Match, chosen_backwards, chosen_changes

@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgpack
+from msgspec import Struct
 
 from replicate.errors import JournalDamagedError, NotFoundError, UsageError
 from replicate.limits import PARTITION_MAX
@@ -48,8 +48,7 @@ KeyValue = frozenset[tuple[type, Any]]
 """All values that an operator may mean by one word of a key: 5 is the number or the text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """Transactions with a csn from `first_csn` to `last_csn`, of one of `origins` (none: all), with a comment that
     contains `comment` (None: with or without); and of these the changes of `tables` (none: all), of tables in one of
     `partitions` (none: any), of `ops` (none: all), of rows whose `key` (None: any) is one of those before or after, of

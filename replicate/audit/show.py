@@ -10,8 +10,10 @@ are asked for are found (query.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.audit.changes import history_named, told_history, told_of_suppliers, told_origin
 from replicate.audit.query import Matches, Query
@@ -61,8 +63,7 @@ _VALUE_CHARACTERS_MAX = 60
 EVERY = Query()
 
 
-@dataclass(frozen=True, slots=True)
-class ShownChange:
+class ShownChange(Struct, frozen=True):
     """One change: `what` it does, to which `table` ("" when to none), and a text of it, in which values are shortened.
 
     Of a row also its image `before` and `after`, whole, and what `columns` these are; () where nobody knows. A BLOB is
@@ -77,8 +78,7 @@ class ShownChange:
     after: tuple[object, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ShownTransaction:
+class ShownTransaction(Struct, frozen=True):
     """One transaction. `wall`, `wall_ns`: when it was committed, by the clock of its origin. `origin`: its key in
     hexadecimal; `origin_name`: the instance that it is an incarnation of, None where nobody knows. `change_count`: how
     many there are in all, where `changes` are only those asked for. `frame_bytes`: of its frame; a large one has parts
@@ -113,8 +113,8 @@ class ShownTransaction:
             yield f"    {change.what:<8}  {table}{printable(change.text)}"
 
 
-_OF_TRANSACTION = tuple(one.name for one in fields(ShownTransaction) if one.name != "changes")
-_OF_CHANGE = tuple(one.name for one in fields(ShownChange))
+_OF_TRANSACTION = tuple(name for name in ShownTransaction.__struct_fields__ if name != "changes")
+_OF_CHANGE = ShownChange.__struct_fields__
 
 
 def document(one: ShownTransaction) -> dict[str, object]:

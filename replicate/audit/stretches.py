@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from copy import copy
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.audit.query import Matches, Query, csn_at, is_in_order_of_time, known_at_end, not_held, not_told_of
 from replicate.audit.read import Frames, Match, StretchReader, matches_backwards
@@ -20,8 +22,7 @@ from replicate.model.transaction import Catalogue
 from replicate.model.vector import U64_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """Transactions `first_seqno` to `last_seqno`; `opened` gives a chain that holds them, for as long as it is open."""
 
     first_seqno: int

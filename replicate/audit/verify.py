@@ -9,8 +9,9 @@ Leaves to others: what to do about a finding, beyond saying where it is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from replicate.errors import DamagedError, JournalMissingError, ReplicateError
 from replicate.journal.chain import Chain
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from replicate.instance.instance import Instance
 
 
-@dataclass(frozen=True, slots=True)
-class JournalFault:
+class JournalFault(Struct, frozen=True):
     """Something that is not as it should be; `seqno`: the number that should stand at `offset`, 0 for none."""
 
     segment: str
@@ -40,8 +40,7 @@ class JournalFault:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(Struct, frozen=True):
     """`first_seqno` to `last_seqno` is what was looked at (0: nothing)."""
 
     first_seqno: int

@@ -10,9 +10,10 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from replicate import __version__
 from replicate.bench.catch_up import VALUE_BYTES, catch_up, write
@@ -26,8 +27,7 @@ PAUSE_S: Final = 0.02
 TRANSACTIONS_MAX: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class BenchFigure:
+class BenchFigure(Struct, frozen=True):
     """One measured number. `what` is stable; `beside`: what it is to be read beside, or ""."""
 
     what: str
@@ -36,8 +36,7 @@ class BenchFigure:
     beside: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """What one run has found."""
 
     benchmark: str

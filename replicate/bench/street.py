@@ -15,10 +15,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any, Final
+
+from msgspec import Struct
 
 from replicate.errors import InternalError, NotFoundError, TryAgainError
 from replicate.instance.instance import Instance
@@ -30,8 +31,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """What a process has used so far. `anonymous_bytes`: resident, without files and the mapped pools."""
 
     cpu_s: float

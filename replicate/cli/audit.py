@@ -271,7 +271,7 @@ def show(
     out: Path | None,
 ) -> None:
     """Show transactions and their changes, a line for each change."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     kind = kind or ("jsonl" if wants_json() else "text")
     if kind == "parquet" and out is None:

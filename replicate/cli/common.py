@@ -1,13 +1,12 @@
 """What all verbs share: the global options, wherever they stand on the line, and the ways to print a result.
 
 Guarantees: `-i`, `--json` and `--debug` mean the same before and after the verb; with --json exactly one JSON value is
-printed on standard output, in which bytes are hex, paths are text and dataclasses are objects.
+printed on standard output, in which bytes are hex, paths are text and Structs are objects.
 Leaves to others: the verbs.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import enum
 import json
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct, field
 
 from replicate.cli.completion_words import INSTANCE_VARIABLE, instances
 from replicate.cli.standard_output import drop_output
@@ -33,13 +33,12 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-@dataclasses.dataclass(slots=True)
-class Globals:
+class Globals(Struct):
     """The global options of this command line."""
 
     instance: str | None = None
     json: bool = False
-    several: list[str] = dataclasses.field(default_factory=list)
+    several: list[str] = field(default_factory=list)
     """Of a verb that takes -i again and again."""
 
 
@@ -310,8 +309,8 @@ def _echo(line: str) -> bool:
 
 def plain(value: object) -> Any:
     """`value` as JSON knows it."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, enum.Enum):
         return plain(value.value)
     if isinstance(value, Mapping):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from contextlib import closing
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from replicate.cli.common import DOOR, LOOKS, Noun, columns, confirm, emit, open_instance, plain
 from replicate.cli.daemons import Daemon
@@ -264,7 +264,7 @@ def _decide(how: str, seqno: int | None, until: int | None, table: str, *, dry_r
     confirm(f"{which} {will} {opened.name}{of_table}", yes=yes)
     write_decision(opened.conflict_directory, decision)
     said = f"{which} {done}{of_table}: decided by {decision.by} at {decision.at}"
-    _go_on(opened, dataclasses.asdict(decision), [said])
+    _go_on(opened, to_builtins(decision), [said])
 
 
 def _waiting(opened: Instance) -> int:

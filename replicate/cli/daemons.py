@@ -9,10 +9,11 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.cli import completion_words
 from replicate.cli.common import Noun, columns, emit, instance_name, instance_path
@@ -42,8 +43,7 @@ set_option = click.option(
 ready_fd_option = click.option("--ready-fd", type=int, hidden=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """Of a noun that stands for several daemons: the option that names one, what gives that one to start, and the names
     of those that the other verbs are for."""
 
@@ -52,8 +52,7 @@ class Choice:
     names: Callable[[str | None], list[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class StartFlag:
+class StartFlag(Struct, frozen=True):
     """A flag of a noun's own `start`: its option, and what starts the daemon by it, given the daemon, its settings,
     the time that it has, and the flag."""
 
@@ -61,8 +60,7 @@ class StartFlag:
     start: Callable[[Daemon, dict[str, object], float | None, bool], None]
 
 
-@dataclass(frozen=True, slots=True)
-class StopFlag:
+class StopFlag(Struct, frozen=True):
     """A flag of a noun's own `stop`: its option, and what stops the daemons of these names by it, in the time given;
     its exit code."""
 
@@ -167,8 +165,7 @@ def overrides(assignments: Sequence[str], **flags: object) -> dict[str, object]:
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class Daemon:
+class Daemon(Struct, frozen=True):
     """The daemon `name`, which `arguments` run in the foreground."""
 
     name: str

@@ -7,11 +7,12 @@ nothing. Only the standard library is imported: what failed may be our own packa
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import re
 import sys
 from collections.abc import Sequence
+
+from msgspec import Struct, to_builtins
 
 from replicate.cli.standard_output import drop_output
 
@@ -19,8 +20,7 @@ _LINE = re.compile(r"(?P<code>[A-Z][A-Z_]+): (?P<rest>.*)", re.DOTALL)
 _PLACED = re.compile(r"(?P<what>.*?) \[(?P<where>[^\]]*)\](?:\. (?P<do>.*))?", re.DOTALL)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """What an error says, field by field, as errors.ReplicateError has it."""
 
     code: str
@@ -55,7 +55,7 @@ def tell(failure: Failure, arguments: Sequence[str]) -> int:
     with contextlib.suppress(OSError, ValueError):
         print(failure.line, file=sys.stderr, flush=True)
     if "--json" in arguments:
-        told = {**dataclasses.asdict(failure), "code": failure.code or "DAEMON_FAILED"}
+        told = {**to_builtins(failure), "code": failure.code or "DAEMON_FAILED"}
         try:
             print(json.dumps({key: told[key] for key in ("code", "what", "where", "do", "exit_code")}), flush=True)
         except (OSError, ValueError, AttributeError):

@@ -10,7 +10,6 @@ Leaves to others: the verbs. Nothing but the standard library is imported before
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import os
 import shlex
@@ -18,6 +17,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 from typing import NoReturn
+
+from msgspec.structs import replace
 
 from replicate.cli import COMPLETION
 from replicate.cli.failure import Failure, parsed, tell
@@ -152,7 +153,7 @@ def _pasteable(failure: Failure, arguments: list[str], *, is_daemons: bool = Fal
         return failure
     name, path = shlex.quote(named), str(resolve_instance(named)) if is_daemons else ""
     what, where, do = (pasteable(text, name, path) for text in (failure.what, failure.where, failure.do))
-    return dataclasses.replace(failure, what=what, where=where, do=do)
+    return replace(failure, what=what, where=where, do=do)
 
 
 def _unexpected(error: Exception, arguments: list[str]) -> int:

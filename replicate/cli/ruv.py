@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import to_builtins
 
 from replicate.cli.common import DOOR, VerbCommand, columns, emit, open_instance, read_printed, with_site
 
@@ -36,7 +36,7 @@ def ruv(other: str | None, file: str | None, by_all: bool) -> int:
         from replicate.compare.seen_by import seen_by
 
         rows = seen_by(opened)
-        emit([asdict(one) for one in rows], _by_all(rows))
+        emit([to_builtins(one) for one in rows], _by_all(rows))
         return 0
     here = ruv_of(opened)
     if other is None and file is None:

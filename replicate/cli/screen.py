@@ -14,8 +14,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from replicate.errors import PrerequisiteMissingError, UsageError
 from replicate.seeing.picture_json import PAST_S
@@ -40,8 +41,7 @@ HELP: Final = (
 )
 
 
-@dataclass(slots=True)
-class Watching:
+class Watching(Struct):
     """What the keys have chosen. `only`: the number of the one instance that is shown; None: all are."""
 
     instances: int

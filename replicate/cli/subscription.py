@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
+from msgspec import to_builtins
 
 from replicate.cli.common import LOOKS, Noun, columns, emit, open_instance
 from replicate.cli.completion_words import partitions
@@ -252,7 +252,7 @@ def _tell(opened: Instance, released: Sequence[ReleasedTables] = ()) -> None:
         lines.append("its Receiver Server connects again within a heartbeat, and asks so")
     facts: list[dict[str, object]] = [row._asdict() for row in rows]
     for one in released:
-        facts.append({"released": str(one.path), "region": one.region, **asdict(one.has)})
+        facts.append({"released": str(one.path), "region": one.region, **to_builtins(one.has)})
         lines.append(f"released: {one.path}, {', '.join(one.has.tables)}")
         lines += [f"  without {name}, which names what is not there" for name in one.has.left_out]
         lines += [f"  {table} refers to {parent}, which is not there" for table, parent in one.has.outside]

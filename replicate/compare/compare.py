@@ -13,9 +13,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from xxhash import xxh3_128_hexdigest
 
 from replicate.compare.some_rows import SomeRows
@@ -42,8 +42,7 @@ DIGEST_FORMAT: Final = 1
 """Rises when the same rows would give another digest: those of two releases say nothing about each other then."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompareProgress:
+class CompareProgress(Struct, frozen=True):
     """How far a digest or a comparison is: `what` is done, `more` about it, and how many bytes of one side were read,
     of `whole_bytes` (0: nothing is read)."""
 
@@ -56,8 +55,7 @@ class CompareProgress:
 Told = Callable[[CompareProgress], None]
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceDigest:
+class InstanceDigest(Struct, frozen=True):
     """The digests of an instance's regions (by name) at the transaction `seqno`. `network` is its UUID as text;
     `waiting`: the primary's regions that are not there, and wait for their seed."""
 
@@ -73,8 +71,7 @@ class InstanceDigest:
     """Audit elements that it does not get."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegionComparison:
+class RegionComparison(Struct, frozen=True):
     """One region of both; `comparison` is None when `missing_in` names the instance that lacks it. `waits`: there it
     waits for its seed."""
 
@@ -98,8 +95,7 @@ class RegionComparison:
         return (*schema, *(f"{self.region}.{table}" for table in unequal))
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceComparison:
+class InstanceComparison(Struct, frozen=True):
     """Two instances at the transaction `seqno`."""
 
     first: str
@@ -289,8 +285,7 @@ def _require_held_as_before(instance: Instance, before: tuple[object, ...]) -> N
         )
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTogether:
+class HeldTogether(Struct, frozen=True):
     """Two instances at one number. `barrier` is the follower's, which stands still until the block is left, or the
     barrier has expired: `barrier.raise_to(seqno)` renews it."""
 

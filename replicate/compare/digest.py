@@ -8,8 +8,9 @@ Leaves to others: how a digest is made, files, and which rows differ (a digest c
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from replicate.compare.compare import DIGEST_FORMAT, InstanceDigest
 from replicate.errors import FormatUnknownError, UsageError, WrongNetworkError
@@ -19,8 +20,7 @@ from replicate.region.sqlite.digest import SEQUENCES, RegionDigest, TableDigest
 HOW = "Make it on the other host with: replicate -i OTHER --json digest >FILE"
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """Where two instances differ: a table, or "schema" or "region" for the whole; what each has, None for nothing."""
 
     region: str
@@ -34,8 +34,7 @@ class Difference:
         return self.what in ("schema", "region")
 
 
-@dataclass(frozen=True, slots=True)
-class DigestComparison:
+class DigestComparison(Struct, frozen=True):
     """Two instances at the transaction `seqno`; `tables` were looked at. `left_out`: REGION.TABLE of those whose rows
     are not in both, and schemas of which some audit element is not."""
 

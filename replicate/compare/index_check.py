@@ -11,8 +11,10 @@ Leaves to others: how an index is looked at (region/sqlite/indexes.py), when (da
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.compare.index_found import FOREIGN_KEYS, IndexDamage, Looked, OrphanRows
 from replicate.compare.patrol_rounds import Place
@@ -39,8 +41,7 @@ _BESIDE: Final = "\0"
 _KEY_CHARACTERS_MAX: Final = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """What was looked at. `place`: what is next, with its key packed; None when the round is over. `busy_s`: seconds of
     a core; `size`: bytes that were read."""
 

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from replicate.compare.patrol_rounds import Place
 from replicate.errors import ReplicateError
@@ -33,8 +35,7 @@ LEFT_OUT_MAX: Final = 20
 """So many that are left out are kept by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexDamage:
+class IndexDamage(Struct, frozen=True):
     """What is wrong with an index of a table (`index` is "": with the table), at the row or entry `key` ("": all of
     it). It was found at `wall_ns`."""
 
@@ -60,8 +61,7 @@ class IndexDamage:
         return f"{self.name} {self.what}"
 
 
-@dataclass(frozen=True, slots=True)
-class OrphanRows:
+class OrphanRows(Struct, frozen=True):
     """At least `count` rows of a table name a row of `parent` that is not there, the one of `key` among them. They were
     counted from `wall_ns` on, or the first of them was found then."""
 
@@ -78,8 +78,7 @@ class OrphanRows:
         return self.region, self.table, self.parent
 
 
-@dataclass(frozen=True, slots=True)
-class IndexRound:
+class IndexRound(Struct, frozen=True):
     """`began_wall_ns` names it. `entries` of indexes were looked at; `left_out`: "region.table.index: reason" of what
     could not be. `ended_wall_ns`: 0 while it is under way."""
 
@@ -91,8 +90,7 @@ class IndexRound:
     ended_wall_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(Struct, frozen=True):
     """One part of a round: `entries` of an index, what was wrong, and what was left out, by "region.table.index" (of
     foreign keys, FOREIGN_KEYS stands for the index)."""
 
@@ -103,8 +101,7 @@ class Looked:
     orphans: tuple[OrphanRows, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class IndexesFound:
+class IndexesFound(Struct, frozen=True):
     """What is noted. `here`: the round under way; `whole`: the last one that has come to its end. `place`: where the
     next part begins, as it is kept; () between two rounds. `orphans`: of a supplier."""
 
@@ -200,7 +197,7 @@ def look_at_indexes(instance_path: Path) -> IndexesFound:
 
 def note_indexes(instance_path: Path, found: IndexesFound) -> None:
     """Keep it. JournalIOError, DiskFullError, PermissionRefusedError: what was noted stands then."""
-    facts = {"format": FORMAT, **asdict(found)}
+    facts = {"format": FORMAT, **to_builtins(found)}
     if not found.orphans:
         del facts["orphans"]
     replace_file(indexes_path(instance_path), (json.dumps(facts) + "\n").encode())
@@ -216,13 +213,13 @@ _NO_ORPHANS: Final = OrphanRows("", "", "", "", 0, 0)
 
 
 def _round(made: Any) -> IndexRound:
-    values = dict(_checked(replace(IndexRound(), left_out=[]), made))  # type: ignore[arg-type]
+    values = dict(_checked(replace(IndexRound(), left_out=[]), made))
     return IndexRound(**{**values, "left_out": tuple(map(_text, values["left_out"]))})
 
 
 def _checked(model: IndexRound | IndexDamage | OrphanRows, made: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields of one such. ValueError for another type, or a number below 0."""
-    for name, value in asdict(model).items():
+    for name, value in to_builtins(model).items():
         if type(made[name]) is not type(value) or (type(value) is int and made[name] < 0):
             raise ValueError(name)
     return made

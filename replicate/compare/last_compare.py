@@ -14,9 +14,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from replicate.compare.index_found import forget_indexes
 from replicate.compare.patrol_found import forget_patrolled, settle_patrolled
@@ -34,8 +36,7 @@ DIFFERENCES_MAX: Final = 20
 """So many tables are named."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A compare at the transaction `seqno`, ended at `wall_ns`; `differs` names tables, at most DIFFERENCES_MAX."""
 
     seqno: int
@@ -44,8 +45,7 @@ class Found:
     differs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
+class Repaired(Struct, frozen=True):
     """Rows were mended at the transaction `seqno`, at `wall_ns`, and as they are in the instance `like`."""
 
     seqno: int
@@ -54,8 +54,7 @@ class Repaired:
     like: str
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(Struct, frozen=True):
     """What is noted in an instance. `seeded_wall_ns`: when it was filled last, 0 when never. `found`: by the name of
     the other instance, the newest last. `repaired`: the last time since it was filled."""
 
@@ -127,7 +126,7 @@ def _change(instance: Instance, changed: Callable[[Compared], Compared]) -> None
         }
         facts: dict[str, Any] = {"format": FORMAT, "seeded_wall_ns": made.seeded_wall_ns, "with": found}
         if made.repaired is not None:
-            facts["repaired"] = asdict(made.repaired)
+            facts["repaired"] = to_builtins(made.repaired)
         replace_file(compared_path(instance.path), (json.dumps(facts) + "\n").encode())
 
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from replicate.errors import ReplicateError
 from replicate.region.sqlite.digest import SEQUENCES
@@ -44,8 +46,7 @@ class Outcome(Enum):
     NOT_YET = "not yet"
 
 
-@dataclass(frozen=True, slots=True)
-class RangeVerdict:
+class RangeVerdict(Struct, frozen=True):
     """`why`: of what was passed over, or cannot be read. `rows` and `digest`: of the range here, as it was then."""
 
     outcome: Outcome
@@ -54,8 +55,7 @@ class RangeVerdict:
     digest: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(Struct, frozen=True):
     """`began_wall_ns` names it. `told`: ranges that the source has told of so far; of them `passed` were not verified,
     and why the last one was not. `rows` were found equal. `ended_wall_ns`: 0 while it is under way."""
 
@@ -69,8 +69,7 @@ class Round:
     ended_wall_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Different:
+class Different(Struct, frozen=True):
     """A range that was not the same at the transaction `seqno`: after the key `after`, up to the key `upto`, as texts
     ("" for none); on either side its rows and digest. It was found at `wall_ns`."""
 
@@ -109,8 +108,7 @@ class Different:
 _NONE: Final = Different("", "", "", "", 0, 0, 0, "", 0, "")
 
 
-@dataclass(frozen=True, slots=True)
-class Patrolled:
+class Patrolled(Struct, frozen=True):
     """What is noted. `source`: the instance that was verified against. `here`: the round under way; `whole`: the last
     one that has come to its end."""
 
@@ -197,7 +195,7 @@ def look_at_patrolled(instance_path: Path) -> Patrolled:
 
 def note_patrolled(instance_path: Path, found: Patrolled) -> None:
     """Keep it. JournalIOError, DiskFullError, PermissionRefusedError: what was noted stands then."""
-    facts = {"format": FORMAT, **asdict(found)}
+    facts = {"format": FORMAT, **to_builtins(found)}
     replace_file(patrolled_path(instance_path), (json.dumps(facts) + "\n").encode())
 
 
@@ -215,7 +213,7 @@ def forget_patrolled(instance_path: Path) -> None:
 
 def _checked(model: Round | Different, made: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields of one such. ValueError for another type, or a number below 0."""
-    for name, value in asdict(model).items():
+    for name, value in to_builtins(model).items():
         if type(made[name]) is not type(value) or (type(value) is int and made[name] < 0):
             raise ValueError(name)
     return made

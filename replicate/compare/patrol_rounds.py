@@ -9,12 +9,13 @@ Leaves to others: reading (range_check.py), clocks. Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 
-@dataclass(frozen=True, slots=True)
-class Place:
+
+class Place(Struct, frozen=True):
     """Where a patrol stands: what is next begins after the key `after` (None: with the first row) of `table`.
 
     `round_wall_ns`: when its round began, which is the round's name; `told`: how many ranges it has told of."""

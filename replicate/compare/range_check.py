@@ -11,8 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.audit.read import Match, StretchReader, chosen_changes
 from replicate.audit.selection import Selection
@@ -49,8 +51,7 @@ BYTES_MAX: Final = MIB
 NOTHING_READ: Final = RangeDigest(0, bytes(16), None, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """A range that was digested. `check`: what to tell of it; None where there was nothing to digest. `place`: what is
     next, None when the round is over. `busy_s`: seconds of a core; `size`: bytes read."""
 

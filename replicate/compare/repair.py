@@ -18,8 +18,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from replicate.audit.record_lines import plain
 from replicate.compare.compare import CompareProgress, HeldTogether, Told, held_together
@@ -48,8 +49,7 @@ RENEWED_S: Final = 1.0
 """So often the barrier is renewed while rows are read."""
 
 
-@dataclass(slots=True)
-class TableRepair:
+class TableRepair(Struct):
     """What was made of one table ("region.table"): rows that differed, were missing here, or only here."""
 
     table: str
@@ -62,8 +62,7 @@ class TableRepair:
         return self.changed + self.added + self.removed
 
 
-@dataclass(slots=True)
-class Repair:
+class Repair(Struct):
     """What was, or would be (not `is_done`), changed in `mended` so that it is like `like` at `seqno`. `left`: why a
     table or region was left alone, by its name. `file`: where both images are."""
 
@@ -80,8 +79,7 @@ class Repair:
         return sum(table.rows for table in self.tables)
 
 
-@dataclass(frozen=True, slots=True)
-class _RepairedTable:
+class _RepairedTable(Struct, frozen=True):
     region: str
     definition: TableDefinition
     counter: tuple[int | None, int | None] | None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import asdict, dataclass
 from typing import Any, Final
+
+from msgspec import Struct, to_builtins
 
 from replicate.door.ruv_view import vectors_of
 from replicate.door.snapshot import door_of
@@ -33,8 +34,7 @@ FORMAT: Final = 1
 _DO: Final = "Print it again there: replicate -i OTHER --json ruv >FILE"
 
 
-@dataclass(frozen=True, slots=True)
-class OriginPlace:
+class OriginPlace(Struct, frozen=True):
     """An incarnation of an instance: its last transaction here, and the first one that the journal here still holds (0:
     all, with the record that opens it). `chain`: hash over all of it up to the last, in hexadecimal."""
 
@@ -46,8 +46,7 @@ class OriginPlace:
     held_from: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ruv:
+class Ruv(Struct, frozen=True):
     """Of one site. `incarnation`: the one that it writes now."""
 
     instance: str
@@ -68,8 +67,7 @@ class Ruv:
         return {_key(one): (one.held_from - 1, 0) for one in self.origins if one.held_from}
 
 
-@dataclass(frozen=True, slots=True)
-class WouldSend:
+class WouldSend(Struct, frozen=True):
     """What `supplier` would do for `consumer`; `is_well`: send, or have nothing to send."""
 
     supplier: str
@@ -79,8 +77,7 @@ class WouldSend:
     is_well: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BothOrigins:
+class BothOrigins(Struct, frozen=True):
     """One origin on both sides; -1: never met. `relation`: of the other site's to ours."""
 
     name: str
@@ -90,8 +87,7 @@ class BothOrigins:
     relation: str
 
 
-@dataclass(frozen=True, slots=True)
-class BothRuvs:
+class BothRuvs(Struct, frozen=True):
     """`minimum`: origin -> the number up to which both have it."""
 
     here: str
@@ -133,7 +129,8 @@ def ruv_of(instance: Instance) -> Ruv:
 
 def told(found: Ruv) -> dict[str, Any]:
     """As `--json ruv` prints it, and `parse` reads it."""
-    return asdict(found)
+    facts: dict[str, Any] = to_builtins(found)
+    return facts
 
 
 def parse(text: str, *, where: str) -> Ruv:
@@ -150,6 +147,9 @@ def parse(text: str, *, where: str) -> Ruv:
         raise DamagedError(f"this is no vector: {error}", where=where, do=_DO) from None
 
 
+_IN_HEX: Final[dict[type, tuple[str, ...]]] = {OriginPlace: ("instance", "chain"), Ruv: ("uuid",)}
+
+
 def _checked(kind: type, facts: dict[str, Any]) -> dict[str, Any]:
     if facts.keys() != kind.__annotations__.keys():
         raise ValueError(f"not the fields of {kind.__name__}")
@@ -159,7 +159,7 @@ def _checked(kind: type, facts: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{name} is {value!r}"[:80])
         if wanted is int and not 0 <= value <= U64_MAX:
             raise ValueError(f"{name} is {value!r}"[:80])
-    for name in {OriginPlace: ("instance", "chain"), Ruv: ("uuid",)}.get(kind, ()):
+    for name in _IN_HEX.get(kind, ()):
         bytes.fromhex(facts[name])
     return facts
 

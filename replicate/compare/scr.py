@@ -13,8 +13,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from replicate.compare.scr_partitions import LastInPartition, last_of_each, last_within, stored_in
 from replicate.door.recovery.opening import make_chain
@@ -58,8 +60,7 @@ DIVERGED: Final = "diverged"
 _DO: Final = "Print it again there: replicate -i OTHER --json scr >FILE"
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """`audit_name`: the instance that wrote; `log_file_timestamp`: which incarnation of it. `global_commit_id`: its own
     number of its last transaction here; `local_commit_id`: ours. `chain`: hash over all of it up to there, in
     hexadecimal. `took_over_from`: key of the origin before it, `took_over_at`: how much of that one counts."""
@@ -76,8 +77,7 @@ class Record:
     took_over_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRecord:
+class PartitionRecord(Struct, frozen=True):
     """The last transaction of a partition here, as `Record` has it of an origin. Of a secondary that was just seeded it
     is the seed's: everything up to there is in it. `is_held`: its rows are here."""
 
@@ -90,8 +90,7 @@ class PartitionRecord:
     is_held: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(Struct, frozen=True):
     """Of one site: `seqno` is its last transaction, `oldest_seqno` the first one that its journal holds. `partitions`:
     none where all tables are in DEFAULT."""
 
@@ -125,8 +124,7 @@ class Array:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class BothRecords:
+class BothRecords(Struct, frozen=True):
     """One origin on both sides: the numbers of its last transaction, 0 where it is not known. `state`: even, behind by
     N, ahead by N, or diverged."""
 
@@ -139,8 +137,7 @@ class BothRecords:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class BothArrays:
+class BothArrays(Struct, frozen=True):
     """`is_well`: the secondary is level, or goes on from where it is. `is_proven`: by the hashes of both; False where
     only the other host can tell."""
 
@@ -241,7 +238,7 @@ def _array(instance: Instance, view: SourceView, partitions: tuple[PartitionReco
 
 def told(array: Array) -> dict[str, Any]:
     """The array as `--json scr` prints it, and `parse` reads it."""
-    facts = asdict(array)
+    facts: dict[str, Any] = to_builtins(array)
     if not array.partitions:
         del facts["partitions"]
     return facts
@@ -271,6 +268,9 @@ def parse(text: str, *, where: str) -> Array:
         raise DamagedError(f"this is no array of checkpoint records: {error}", where=where, do=_DO) from None
 
 
+_IN_HEX: Final[dict[type, tuple[str, ...]]] = {Record: ("chain", "instance"), Array: ("uuid",)}
+
+
 def _checked(kind: type, facts: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: told for name, told in kind.__annotations__.items() if kind is not Array or name != "partitions"}
     if facts.keys() != known.keys():
@@ -283,7 +283,7 @@ def _checked(kind: type, facts: Mapping[str, Any]) -> dict[str, Any]:
         }
         if not well.get(str(known[name]), True):
             raise ValueError(f"{name} is {value!r}"[:80])
-    for name in {Record: ("chain", "instance"), Array: ("uuid",)}.get(kind, ()):
+    for name in _IN_HEX.get(kind, ()):
         bytes.fromhex(facts[name])
     return dict(facts)
 

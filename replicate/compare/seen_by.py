@@ -8,8 +8,9 @@ Leaves to others: who tells when (update_process/supplier_upkeep.py), what is fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
+
+from msgspec import Struct
 
 from replicate.door.absorb_stamps import writers_and_seen
 from replicate.door.snapshot import door_of
@@ -19,8 +20,7 @@ from replicate.model.seen import Told, merged_told
 from replicate.model.transaction import History
 
 
-@dataclass(frozen=True, slots=True)
-class SeenBy:
+class SeenBy(Struct, frozen=True):
     """What one supplier has. `last`: "NAME INCARNATION" of each origin -> the number of the last that it has; 0: none
     that is known of. `lacks`: how many of those that are here it has not told of."""
 

@@ -8,8 +8,9 @@ Leaves to others: reading rows (region/sqlite/digest.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from replicate.filters.wishes import parse_wish
 from replicate.model.column_list import TableShare
@@ -17,8 +18,7 @@ from replicate.model.subscription import Rows
 from replicate.region.sqlite.schema import recorded_definitions
 
 
-@dataclass(frozen=True, slots=True)
-class SomeRows:
+class SomeRows(Struct, frozen=True):
     """Of each side, table by table, what of it is read; tables that cannot be compared."""
 
     in_first: dict[str, TableShare]

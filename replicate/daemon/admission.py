@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+from msgspec import Struct
 
 CONNECTIONS_MAX: Final = "CONNECTIONS_MAX"
 CONNECTIONS_PER_ADDRESS_MAX: Final = "CONNECTIONS_PER_ADDRESS_MAX"
@@ -33,8 +34,7 @@ class Standing(IntEnum):
     """It never goes for another one."""
 
 
-@dataclass(eq=False, slots=True)
-class Guest:
+class Guest(Struct, eq=False):
     """A connection that was let in. `close` ends it from outside; `closed_for`: why that was done, "" as long as it
     was not. `rises`: called when its standing has risen."""
 

@@ -19,9 +19,10 @@ import sysconfig
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 import replicate
 from replicate.daemon.files import DaemonFiles
@@ -59,8 +60,7 @@ class DaemonFailedError(ReplicateError):
         self.own_exit_code = exit_code
 
 
-@dataclass(frozen=True, slots=True)
-class StartedDaemon:
+class StartedDaemon(Struct, frozen=True):
     """A daemon that serves. `text` is what it said when it became ready (a receiver names its address there);
     `warnings` what was asked for and does not count."""
 
@@ -69,8 +69,7 @@ class StartedDaemon:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(Struct, frozen=True):
     """How a daemon ended: `was_running`, whether it `drained` what it had, whether it had to be `killed`, and what it
     has said at its end ("": nothing)."""
 

@@ -9,9 +9,10 @@ Leaves to others: certificates and keys (security/authenticate.py), and what is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.listening import try_listen
@@ -31,8 +32,7 @@ _NOT_WRITTEN: Final = "regions"
 """Its files are the regions': they may as well be elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(Struct, frozen=True):
     """An address of the settings: of which daemons, under which name in their status, set by what."""
 
     kind: str

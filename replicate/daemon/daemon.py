@@ -28,12 +28,13 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 import trio
+from msgspec import Struct, field
+from msgspec.structs import replace
 from structlog.typing import FilteringBoundLogger
 
 from replicate import __version__
@@ -71,8 +72,7 @@ ASIDE_LOOK_S: Final = 0.1
 ASIDE: Final = "standing aside while this instance is changed"
 
 
-@dataclass(eq=False, slots=True)
-class DaemonContext:
+class DaemonContext(Struct, eq=False):
     """What the frame hands to `serve`. All of it belongs to the trio thread.
 
     `stop_deadline_s` is how many seconds draining may take; it is final once `stop_requested` is set.

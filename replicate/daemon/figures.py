@@ -11,8 +11,9 @@ Leaves to others: who asks, over what (daemon/http.py, daemon/metrics_port.py), 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
+
+from msgspec import Struct
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "dualsite_"
@@ -25,8 +26,7 @@ Measured = Mapping[str, Any]
 """Values by the names of figures; None: not known. Of a figure with a label: numbers by the values of that label."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A row. `name` is its key in a status and in a statistics line, `metric` (without PREFIX) the one for Prometheus.
 
     `where`: daemon and channels, as `source status log metric, update metric`; `every` stands for all daemons.

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.daemon.lock_file import LockFile, daemon_names
 from replicate.daemon.status_file import DEAD, FAILED, STARTING, STOPPED, DaemonStatus, StatusFile
@@ -22,8 +24,7 @@ SEED: Final = "seed"
 """What is at work `instead` of an Update Process while the regions are replaced."""
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonFiles:
+class DaemonFiles(Struct, frozen=True):
     """Where one daemon of one instance keeps its files. `name` is unique in the instance, such as `source-west`."""
 
     instance_path: Path

@@ -8,8 +8,9 @@ Leaves to others: sockets and clocks (daemon/metrics_port.py), and what the answ
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 REQUEST_BYTES_MAX: Final = 4096
 PATHS: Final = ("/metrics", "/livez", "/readyz")
@@ -26,8 +27,7 @@ _REASONS: Final = {
 PLAIN: Final = "text/plain; charset=utf-8"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A status, and a body that explains it."""
 
     status: int

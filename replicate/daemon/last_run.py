@@ -17,9 +17,10 @@ import os
 import shlex
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
+
+from msgspec import Struct, field
 
 from replicate.daemon.files import DaemonFiles
 from replicate.errors import ReplicateError
@@ -44,8 +45,7 @@ class Named(Protocol):
     def named(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LastRun:
+class LastRun(Struct, frozen=True):
     """What the command line gave, and what replicate.toml said of the same settings then."""
 
     given: Mapping[str, Scalar] = field(default_factory=dict)

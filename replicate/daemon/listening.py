@@ -11,9 +11,9 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import trio
+from msgspec import Struct
 
 from replicate.daemon.admission import Admission, Guest
 from replicate.errors import AlreadyExistsError, ConfigurationError, PermissionRefusedError, ReplicateError
@@ -65,8 +65,7 @@ def _refused(error: OSError, wanted: Address, where: str) -> ReplicateError:
     return ConfigurationError(f"{wanted} cannot be listened on: {error}", where=where, do="Choose another address")
 
 
-@dataclass(frozen=True, slots=True)
-class Callers:
+class Callers(Struct, frozen=True):
     """A process that connects: `hear` is called with the stream, the guest and his HOST:PORT, for each that is let in;
     `closed_unheard` with his host, HOST:PORT and the reason for each that is not, or that goes for a newcomer."""
 

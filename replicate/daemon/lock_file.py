@@ -15,9 +15,10 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.errors import (
     AlreadyRunningError,
@@ -41,8 +42,7 @@ _PREFIX: Final = "daemon-"
 """Tells them from the locks of journal and regions, which are beside them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Struct, frozen=True):
     """The process that holds a daemon's lock. `pid` is 0 in the instant before it has noted its own. `instead`: what it
     is where it is not the daemon, but keeps it from starting: "replay"."""
 
@@ -50,8 +50,7 @@ class Running:
     instead: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LockFile:
+class LockFile(Struct, frozen=True):
     """Of the daemon `name` of the instance there."""
 
     instance_path: Path

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import trio
+from msgspec import Struct, field
 from structlog.typing import FilteringBoundLogger
 
 from replicate.compare.last_compare import Compared, look_at_compared
@@ -32,8 +32,7 @@ DISK_PATIENCE_S: Final = 1.0
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
+class Watched(Struct, frozen=True):
     """What is served of a daemon. `why_not_ready` gives "" when it is ready; `labels` go with every figure."""
 
     figures: Figures
@@ -47,8 +46,7 @@ class Watched:
     """Those that may take as long as a disk does: asked in a thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class _OnDisk:
+class _OnDisk(Struct, frozen=True):
     """What is to be read from disks: `space` is None where it could not be."""
 
     space: JournalSpace | None

@@ -20,9 +20,10 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from replicate.daemon.control import DaemonFailedError
 from replicate.daemon.last_run import stop_and_start_again
@@ -70,8 +71,7 @@ def read_order(line: bytes) -> str:
     return order
 
 
-@dataclass(frozen=True, slots=True)
-class StatisticsOrder:
+class StatisticsOrder(Struct, frozen=True):
     """`period_s`: None for that of the settings."""
 
     is_on: bool

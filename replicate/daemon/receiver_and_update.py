@@ -12,9 +12,10 @@ Leaves to others: how daemons are started; the command line does that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.daemon import control
 from replicate.daemon.control import Stopped
@@ -30,8 +31,7 @@ UPDATE: Final = "update"
 RECEIVER: Final = "receiver"
 
 
-@dataclass(frozen=True, slots=True)
-class StoppedBoth:
+class StoppedBoth(Struct, frozen=True):
     """How each ended, and how many whole transactions that had been received at the request are not applied."""
 
     stopped: Mapping[str, Stopped]

@@ -8,14 +8,14 @@ Leaves to others: the clock (every call is given `now_s`, any monotonic seconds)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 ALERT_PERIOD_S: Final = 30.0
 
 
-@dataclass(slots=True)
-class _Told:
+class _Told(Struct):
     at_s: float
     kept_back: int = 0
 

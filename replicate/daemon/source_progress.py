@@ -8,8 +8,9 @@ Leaves to others: what is waited for (door/closed_door.py), and the daemon's ans
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from replicate.daemon.orders import PROGRESS, give
 from replicate.errors import NotFoundError, TryAgainError
@@ -19,8 +20,7 @@ from replicate.model.start_command import start_command
 _NUMBERS: Final = tuple(f"last_{what}_seqno" for what in ("written", "sent", "received", "applied", "acknowledged"))
 
 
-@dataclass(frozen=True, slots=True)
-class SentProgress:
+class SentProgress(Struct, frozen=True):
     """The last transaction of our journal; of what this run has sent (0: nothing yet); and what the peer has
     received, applied and made durable. `is_connected`: the stream to it stands. `update_state`: what the peer says of
     its Update Process, "" when it has said nothing."""

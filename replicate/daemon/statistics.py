@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
 
+from msgspec import Struct, field
 
-@dataclass(frozen=True, slots=True)
-class Report:
+
+class Report(Struct, frozen=True):
     """One period. `counts` are since the last report, `totals` since the start; rates are per second. `peaks`: the
     most that was seen of a value, None where it was not known all along; `lasted`: for how long something was so, in
     seconds.

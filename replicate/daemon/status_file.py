@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from replicate.errors import JournalIOError
 from replicate.system.files import read_private, replace_unsynced
@@ -24,8 +25,7 @@ DEAD: Final = "dead"
 """Of a daemon that ended without saying so (killed)."""
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonStatus:
+class DaemonStatus(Struct, frozen=True):
     """What a daemon last said of itself. Times are wall-clock nanoseconds. `facts` differ by daemon."""
 
     name: str
@@ -45,8 +45,7 @@ class DaemonStatus:
         return self.state in (STARTING, SERVING, STOPPING)
 
 
-@dataclass(frozen=True, slots=True)
-class StatusFile:
+class StatusFile(Struct, frozen=True):
     """The file itself, whether or not its writer lives."""
 
     path: Path

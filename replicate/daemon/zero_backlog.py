@@ -10,8 +10,9 @@ Leaves to others: the door (door/closed_door.py); what an application does that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.daemon import control
 from replicate.daemon.control import Stopped
@@ -26,8 +27,7 @@ END_S: Final = 3.0
 """As long, at least, a Source Server has for its end: it has nothing to send any more, or has had its time."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoppedLevel:
+class StoppedLevel(Struct, frozen=True):
     """`seqno`: the last transaction of the journal. `lacking`: by Source Server that lacks any, how many its peer
     had not acknowledged. `stopped`: how each of them ended."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from replicate.door.recovery.way_out import telling_way_out
 from replicate.errors import ConfigurationError

@@ -12,8 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.door.barrier import Barrier
 from replicate.door.door import Door
@@ -28,8 +29,7 @@ OTHERS_S: Final = 10.0
 """So long we wait for a barrier that a compare or digest holds: it does for moments."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
+class Drained(Struct, frozen=True):
     """`seqno`: the last transaction of the journal, which is durable here. `acknowledged_seqno`: up to there they are
     durable at the other site too."""
 

@@ -10,8 +10,9 @@ of this.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from replicate.errors import InternalError
 from replicate.model.merged_row import Stamp
@@ -23,8 +24,7 @@ _OF_ALL: Final = frozenset(map(int, (Op.SEEN, Op.RESOLVED)))
 """What is told in each region."""
 
 
-@dataclass(frozen=True, slots=True)
-class MergedRegion:
+class MergedRegion(Struct, frozen=True):
     """One of several. `rows`: what changes its rows."""
 
     name: str

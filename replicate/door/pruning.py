@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
 from typing import Final
 from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
 
 from replicate.door.door import Door
 from replicate.door.recovery.stale_wal import refuse_stale_file

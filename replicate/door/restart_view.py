@@ -7,7 +7,7 @@ on the disk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
@@ -18,8 +18,7 @@ from replicate.wire.message import Restart
 from replicate.wire.resync import LargeHead, SourceView, is_reachable
 
 
-@dataclass(frozen=True, slots=True)
-class Viewed:
+class Viewed(Struct, frozen=True):
     """`here`: what is in force at the restart's place (at the end, where that cannot be reached). `index`: what is
     known of the way there."""
 

@@ -8,7 +8,7 @@ the disk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
@@ -22,8 +22,7 @@ from replicate.model.transaction import Catalogue
 from replicate.model.vector import Chains, Position
 
 
-@dataclass(frozen=True, slots=True)
-class ViewedVectors:
+class ViewedVectors(Struct, frozen=True):
     """`end`: the journal's end; `catalogue`: what is in force there. `oldest_seqno`: its first transaction."""
 
     supplied: Supplied

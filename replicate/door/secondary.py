@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from replicate.door.door import Door
 from replicate.door.durability import SYNC_LOCK_TIMEOUT_S
@@ -49,8 +50,7 @@ from replicate.system.failpoint import hit
 from replicate.system.locks import FileLock
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
+class _Open(Struct, frozen=True):
     """One region as the session holds it."""
 
     entry: RegionEntry

@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from replicate.door.absorb_stamps import held_absorbed
 from replicate.door.door import Door
@@ -39,8 +40,7 @@ def door_of(instance: Instance) -> Iterator[Door]:
         close_door(door)
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """`regions.connections` hold their read transactions until `take_snapshot` is left. `csn`: the last one there."""
 
     seqno: int

@@ -11,9 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.door.door import Door
 from replicate.door.snapshot import door_of
@@ -69,8 +70,7 @@ def wait_for_seqno(instance: Instance, seqno: int, *, timeout_s: float) -> int:
         instance.reload()  # a rollback, a seed or a change of role has retired the pool: the numbers are others since
 
 
-@dataclass(frozen=True, slots=True)
-class OriginReached:
+class OriginReached(Struct, frozen=True):
     """The last transaction of an origin that is in the databases of an instance."""
 
     origin: str

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from json.encoder import encode_basestring
 from typing import Any, Final
 
 import msgpack
+from msgspec import Struct
 
 from replicate.errors import FilterError
 from replicate.model.rowid import rowid_name
@@ -129,8 +129,7 @@ _STRICT: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The images of one table: what their values are called, in their order, and what may stand there."""
 
     definition: TableDefinition

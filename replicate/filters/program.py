@@ -13,10 +13,10 @@ import re
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
 from xxhash import xxh3_64
 
 from replicate.errors import ConfigurationError, FilterError
@@ -26,8 +26,7 @@ _CALLABLE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 _READ_BYTES: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """What is to be run. `identity`: its name and a digest of what it is, as peers compare it."""
 
     command: tuple[str, ...]

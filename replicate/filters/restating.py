@@ -7,8 +7,9 @@ Leaves to others: what the changes are (events.py), and where the frames go. Pur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.journal.record import (
     FrameBatch,
@@ -27,8 +28,7 @@ SMALL_CHANGES_MAX: Final = FRAME_CHANGES_MAX - 1
 """And this many: the reason is a change of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamParts:
+class StreamParts(Struct, frozen=True):
     """Part frames of the transaction `seqno`, from `first_part` on."""
 
     seqno: int
@@ -38,8 +38,7 @@ class StreamParts:
     frames: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StreamLarge:
+class StreamLarge(Struct, frozen=True):
     """The frame that commits the large transaction `seqno`, after its parts."""
 
     seqno: int

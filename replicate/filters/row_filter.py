@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
+from msgspec import Struct
 
 from replicate.errors import UsageError
 from replicate.model.column_list import affinity_of
@@ -67,8 +67,7 @@ class _Literal(NamedTuple):
     value: int | float | str | bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Test:
+class _Test(Struct, frozen=True):
     """`op`: as in SQL, with the literals in `values`."""
 
     column: str
@@ -77,8 +76,7 @@ class _Test:
     values: tuple[_Literal, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Joined:
+class _Joined(Struct, frozen=True):
     """`word`: AND, OR, or NOT of one."""
 
     word: str
@@ -88,8 +86,7 @@ class _Joined:
 _Tree: TypeAlias = _Test | _Joined
 
 
-@dataclass(frozen=True, slots=True)
-class BoundFilter:
+class BoundFilter(Struct, frozen=True):
     """Of one definition of its table. `sql`: the condition, for a WHERE over that table."""
 
     judge: Judge
@@ -100,8 +97,7 @@ class BoundFilter:
         return self.judge(image) is True
 
 
-@dataclass(frozen=True, slots=True)
-class RowFilter:
+class RowFilter(Struct, frozen=True):
     """A condition that could be read. `text`: as it was written."""
 
     text: str

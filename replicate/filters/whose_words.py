@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from replicate.errors import ReplicateError
 from replicate.system.files import read_private, replace_file
@@ -22,8 +23,7 @@ NAME: Final = "filter.json"
 FORMAT: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """`source`: the UUID of the instance that sent it, in hexadecimal, and its `name`; `filter`: identities, in the
     order in which the stream went through them, "" for none."""
 

@@ -7,7 +7,7 @@ Leaves to others: conditions (row_filter.py), what is left out (model/column_lis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from replicate.errors import UsageError
 from replicate.filters.row_filter import BoundFilter, Image, RowFilter, parse
@@ -16,8 +16,7 @@ from replicate.model.table_wish import TableWish, fold, read_wish
 from replicate.model.transaction import TableDefinition
 
 
-@dataclass(frozen=True, slots=True)
-class BoundWish:
+class BoundWish(Struct, frozen=True):
     """Of one definition of its table."""
 
     rows: BoundFilter | None
@@ -34,8 +33,7 @@ class BoundWish:
         return TableShare("" if self.rows is None else self.rows.sql, self.columns.sql, self.listed)
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedWish:
+class ParsedWish(Struct, frozen=True):
     """One that could be read."""
 
     wish: TableWish

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.errors import DamagedError, FormatUnknownError
 from replicate.instance.instance import Instance
@@ -22,8 +23,7 @@ NAME: Final = "_archive.json"
 """No peer can bear such a name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveState:
+class ArchiveState(Struct, frozen=True):
     """What is known of the configured archive. `waiting_bytes`: of sealed segments that are not in it yet, on disk."""
 
     uri: str

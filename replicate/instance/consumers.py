@@ -13,9 +13,10 @@ Leaves to others: who sends to the consumer, and what a journal is.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, to_builtins
 
 from replicate.errors import DamagedError, FormatUnknownError
 from replicate.instance.file import check_name
@@ -25,8 +26,7 @@ FORMAT: Final = 1
 """Of both files; one that says nothing has it too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Consumer:
+class Consumer(Struct, frozen=True):
     """`acknowledged_seqno`: every transaction up to it is durable on the consumer. `uuid`: hex of its instance, ""
     when never met."""
 
@@ -61,7 +61,7 @@ def _unpacked(raw: bytes, path: Path) -> dict[str, Any]:
 
 def write_consumer(directory: Path, consumer: Consumer) -> None:
     """Store a consumer's position durably. Raises JournalIOError; the old position stands then."""
-    replace_file(_path(directory, consumer.name), _packed(asdict(consumer)))
+    replace_file(_path(directory, consumer.name), _packed(to_builtins(consumer, builtin_types=(bytes,))))
 
 
 def read_consumer(directory: Path, name: str) -> Consumer | None:

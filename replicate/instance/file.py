@@ -13,11 +13,12 @@ import re
 import time
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import xxhash
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from replicate.errors import (
     ConfigurationError,
@@ -90,8 +91,7 @@ def check_name(name: str, what: str) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class RegionEntry:
+class RegionEntry(Struct, frozen=True):
     """A registered region. `region_id` (0 to 63) is its bit in the control block; never used again after a
     release."""
 
@@ -101,8 +101,7 @@ class RegionEntry:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class PeerEntry:
+class PeerEntry(Struct, frozen=True):
     """A registered consumer of this instance's journal, and where its Receiver Server listens: at port 0 nowhere, for
     it gets packets. `certificate`: the name in its certificate, "" when that is its own. `passive`: nothing is sent to
     it until it is activated, or this instance is made primary. `partitions`: the most that it may have, ascending;
@@ -147,8 +146,7 @@ class PeerEntry:
         return PASSIVE if self.passive else ACTIVE
 
 
-@dataclass(frozen=True, slots=True)
-class Successor:
+class Successor(Struct, frozen=True):
     """Who was made primary instead of this instance, after transaction `seqno` of its journal. `is_pending`: it was
     handed the role, and has not said yet that it has taken it. `origin` not 0: it took over by the record that began
     the origin with that key, and this instance, which was still primary, heard so at `heard_wall_ns`: it is fenced, and
@@ -173,8 +171,7 @@ class Successor:
         return f"{what} {self.name}, after transaction {self.seqno}"
 
 
-@dataclass(frozen=True, slots=True)
-class Frozen:
+class Frozen(Struct, frozen=True):
     """That an operator wants no more transactions committed, or applied. `by`: the user who said so."""
 
     wall_ns: int
@@ -186,8 +183,7 @@ class Frozen:
         return f"frozen by {self.by}, since {since}"
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceFile:
+class InstanceFile(Struct, frozen=True):
     """Everything in the file. `journal_inode` tells a restored copy from the original (design §5)."""
 
     network: bytes

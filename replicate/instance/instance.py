@@ -15,9 +15,10 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from replicate.errors import (
     AlreadyExistsError,

@@ -12,11 +12,11 @@ import os
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import tomlkit
+from msgspec import Struct
 from tomlkit.exceptions import TOMLKitError
 
 from replicate.errors import ConfigurationError, PermissionRefusedError
@@ -39,8 +39,7 @@ from replicate.system.files import check_writable, replace_file
 COMMAND_LINE: Final = "command line"
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """What was done: texts as the file shows them. `was_default`, `is_default`: the file says nothing of it."""
 
     key: str

@@ -14,8 +14,9 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from replicate.errors import DamagedError, JournalDamagedError, JournalMissingError
 from replicate.journal.header import SegmentHeader
@@ -28,8 +29,7 @@ from replicate.system.files import sync_directory
 from replicate.system.os_errors import refuse_os_error
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """One segment of the chain, its header verified."""
 
     path: str

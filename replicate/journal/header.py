@@ -11,10 +11,10 @@ Leaves to others: files. Pure.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
+from msgspec import Struct
 
 from replicate.errors import (
     FormatUnknownError,
@@ -48,8 +48,7 @@ _CHECK_OFFSET: Final = SEGMENT_HEADER_BYTES - _CHECK.size
 assert _LAYOUT.size <= _CHECK_OFFSET
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentHeader:
+class SegmentHeader(Struct, frozen=True):
     """What the header says, field by field.
 
     `created_wall_ns`: wall time of creation, for people only. `previous_*`: the segment before (first seqno 0 = none),

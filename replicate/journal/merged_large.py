@@ -12,9 +12,10 @@ given out whole. Leaves to others: merging, and small transactions (record.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from replicate.errors import JournalDamagedError
 from replicate.journal.header import FLAG_ADOPTED, SegmentHeader
@@ -85,8 +86,7 @@ def told_and_written(large: LargeTransaction) -> Iterator[tuple[Sequence[Any], S
         yield done, done
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenLarge(LargeTransaction):
+class WrittenLarge(LargeTransaction, frozen=True):
     """As its writer made it, with the number that it has here."""
 
     merged: LargeTransaction

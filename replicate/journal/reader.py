@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.errors import (
     DamagedError,
@@ -43,8 +44,7 @@ SparseIndex = dict[tuple[int, int], tuple[list[int], list[int]]]
 """(first seqno, check of the header) of a segment -> seqnos, ascending, and the offsets where their frames begin."""
 
 
-@dataclass(frozen=True, slots=True)
-class LargeTransaction:
+class LargeTransaction(Struct, frozen=True):
     """A large transaction in its own segment: its parts one by one from the file, then `commit_frame`."""
 
     seqno: int

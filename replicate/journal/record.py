@@ -23,13 +23,13 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from operator import add
 from typing import Any, Final, NamedTuple
 
 import msgpack
 from crc32c import crc32c
+from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
 from replicate.errors import FormatUnknownError, FrameDamaged, InternalError, JournalDamagedError
@@ -141,8 +141,7 @@ class Head(NamedTuple):
         return self.length + FRAME_PREFIX_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class FrameBatch:
+class FrameBatch(Struct, frozen=True):
     """Complete frames one after the other in `data`, without a gap: `count` of them, first_seqno to last_seqno."""
 
     first_seqno: int

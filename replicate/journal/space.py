@@ -7,17 +7,17 @@ Leaves to others: what is in the files, and what is too full.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.journal.reserve import NAME as RESERVE_NAME
 
 SEGMENT_ENDING: Final = ".journal"
 
 
-@dataclass(frozen=True, slots=True)
-class JournalSpace:
+class JournalSpace(Struct, frozen=True):
     """`bytes` is what the files take on the disk; `first_kept_seqno` is None where there is no segment."""
 
     first_kept_seqno: int | None

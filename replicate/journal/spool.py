@@ -16,8 +16,10 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.errors import (
     AlreadyExistsError,
@@ -49,8 +51,7 @@ SPOOL_SUFFIX: Final = ".spool"
 _ORPHANS: Final = (SPOOL_SUFFIX, ".tmp")
 
 
-@dataclass(frozen=True, slots=True)
-class SpoolSummary:
+class SpoolSummary(Struct, frozen=True):
     """A finished spool: `end_offset` is where its LARGE frame belongs."""
 
     path: str

@@ -10,16 +10,17 @@ Leaves to others: files, and what is done about the verdict. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 LOOKS: Final = 3
 """How often a process without the lock looks at the end of the newest segment before it is called bad: a writer may be
 at it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(Struct, frozen=True):
     """Bytes that do not verify. `offset`: in the segment. `seqno`: the number that should stand there.
 
     `whole_frame`: they are a complete frame with a right check and the wrong number, kind or chain.
@@ -31,8 +32,7 @@ class Damage:
     whole_frame: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FrameAfter:
+class FrameAfter(Struct, frozen=True):
     """The first frame that verifies after damage. `mark`: the highest MARK of it and all that verify after it."""
 
     offset: int
@@ -40,8 +40,7 @@ class FrameAfter:
     mark: int
 
 
-@dataclass(frozen=True, slots=True)
-class ScanResult:
+class ScanResult(Struct, frozen=True):
     """What a scan of one segment found. Everything before `end_offset` verifies; the next frame belongs there.
 
     `last_seqno`: of the last good frame, or the one before the first expected when there is none. `chains`: origin ->
@@ -90,24 +89,21 @@ def goes_on(found: ScanResult) -> str:
     return f"; {lost} cannot be read, {after.seqno} stands at offset {after.offset}"
 
 
-@dataclass(frozen=True, slots=True)
-class Clean:
+class Clean(Struct, frozen=True):
     """The journal ends well at `offset`; the next frame will be `next_seqno`."""
 
     offset: int
     next_seqno: int
 
 
-@dataclass(frozen=True, slots=True)
-class Torn:
+class Torn(Struct, frozen=True):
     """A last frame was half written. Cut at `offset` (zeros, fsync) and go on with `next_seqno` in a new segment."""
 
     offset: int
     next_seqno: int
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
+class Damaged(Struct, frozen=True):
     """Something that should be there is not. `seqno`: the first that cannot be read; `reason` names the witness."""
 
     offset: int

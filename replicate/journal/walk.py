@@ -15,10 +15,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
+from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
 from replicate.errors import FormatUnknownError, FrameDamaged, GapError
@@ -393,8 +393,7 @@ class Pieces:
                 yield view
 
 
-@dataclass(frozen=True, slots=True)
-class PiecedBatch:
+class PiecedBatch(Struct, frozen=True):
     """Complete frames as those of a `FrameBatch`: `count` of them, first_seqno to last_seqno."""
 
     first_seqno: int

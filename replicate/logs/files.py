@@ -18,11 +18,11 @@ import stat
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, cast
 
 import zstandard
+from msgspec import Struct
 
 from replicate.errors import NotFoundError, UsageError
 from replicate.logs.line import read_line
@@ -38,8 +38,7 @@ BROKEN: Final = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstanda
 """What reading a damaged or unfinished file raises."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogFiles:
+class LogFiles(Struct, frozen=True):
     """What was read: the files, in their order in time, and what is odd about them."""
 
     paths: tuple[Path, ...]
@@ -89,8 +88,7 @@ def read_logs(named: Iterable[Path], story: LogStory) -> LogFiles:
     return LogFiles(tuple(path for _, path in ordered), tuple(notes))
 
 
-@dataclass(frozen=True, slots=True)
-class _First:
+class _First(Struct, frozen=True):
     """`keys`: by which the same file, or a copy of it, is known again."""
 
     first_us: int

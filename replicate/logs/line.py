@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from replicate.model.moment import stamp_us
 
@@ -20,8 +21,7 @@ YEAR_9999_US: Final = 253_370_764_800 * US
 NAME_CHARACTERS_MAX: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Teller:
+class Teller(Struct, frozen=True):
     """The daemon that has written a line: of which host ("": the line is older than that word), of which instance."""
 
     host: str
@@ -39,8 +39,7 @@ class Teller:
         return self.daemon.partition("-")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(Struct, frozen=True):
     """An event. `at_us`: by the clock of its host."""
 
     at_us: int

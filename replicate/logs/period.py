@@ -7,8 +7,9 @@ it is made; what was not known for a while is called "at least". Leaves to other
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.logs.line import LogLine
 
@@ -20,8 +21,7 @@ WIDTHS_MS: Final = (
 together."""
 
 
-@dataclass(slots=True)
-class PeriodRow:
+class PeriodRow(Struct):
     """Of one daemon. `seconds` is the time that its lines speak of, which may not be the whole period."""
 
     lines: int = 0
@@ -63,9 +63,9 @@ class PeriodRow:
 
 
 _SUMS: Final = tuple(
-    one.name
-    for one in fields(PeriodRow)
-    if one.name not in ("last_seqno", "last_acknowledged_seqno", "backlog", "lag_s", "is_at_least")
+    name
+    for name in PeriodRow.__struct_fields__
+    if name not in ("last_seqno", "last_acknowledged_seqno", "backlog", "lag_s", "is_at_least")
 )
 
 

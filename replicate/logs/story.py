@@ -8,9 +8,10 @@ Leaves to others: files (files.py), how it is shown (table.py, picture.py). Pure
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct, field
 
 from replicate.errors import UsageError
 from replicate.logs.line import US, LogLine, Teller
@@ -59,8 +60,7 @@ class Being(Enum):
     STANDING_BY = "standing by"
 
 
-@dataclass(frozen=True, slots=True)
-class LogMark:
+class LogMark(Struct, frozen=True):
     """Something that happened."""
 
     at_us: int
@@ -69,8 +69,7 @@ class LogMark:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StateSpan:
+class StateSpan(Struct, frozen=True):
     """From when to when something was so: a Being, a role, or "files" for what is read from journal files."""
 
     from_us: int
@@ -78,8 +77,7 @@ class StateSpan:
     what: str
 
 
-@dataclass(slots=True)
-class Track:
+class Track(Struct):
     """One daemon, as far as its lines have come."""
 
     teller: Teller

@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from replicate.logs.line import US, Teller
 from replicate.logs.period import PeriodRow, Periods, fitting_width_us
@@ -28,8 +29,7 @@ QUIET: Final = frozenset({MarkKind.RESUMED, MarkKind.POOL, MarkKind.HEARD, MarkK
 """How something ends: not told in a row, where it began is."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogTable:
+class LogTable(Struct, frozen=True):
     """All rows of a story, with the period of all of them."""
 
     story: LogStory

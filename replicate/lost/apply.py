@@ -15,9 +15,10 @@ import shlex
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from msgspec import Struct, field
 
 from replicate.door.door import Door
 from replicate.door.primary import RegionSession
@@ -58,8 +59,7 @@ _NOTHING_TO_DO: Final = (Op.COMMENT.name, Op.SEQUENCE.name)
 """Counters rise with the rows: they are not set back to what they were on another site."""
 
 
-@dataclass(frozen=True, slots=True)
-class LostConflict:
+class LostConflict(Struct, frozen=True):
     """A change that does not fit the row here. `kind`: "id taken", "row missing", "row differs", "constraint", "no
     parent", "table", or of a whole transaction "pruned": whether it is here already cannot be told. The images are
     whole; `found` is the row here."""
@@ -76,8 +76,7 @@ class LostConflict:
     after: tuple[Any, ...] | None = None
 
 
-@dataclass(slots=True)
-class LostApplied:
+class LostApplied(Struct):
     """Numbers are those in the file. `as_seqnos`: what each is in the journal here. `in_history`: those that were
     here all along. `before`: how many were settled already. `left`: how many are not settled now. `stopped_at`: the one
     that stopped it, 0 when none did. Of a dry run: what would be so. What comes after the one at which it would stop

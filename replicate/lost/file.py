@@ -21,10 +21,10 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
 from xxhash import xxh3_64
 
 from replicate.journal.record import CHANGES_BEGIN, LARGE_BEGINS
@@ -48,8 +48,7 @@ DATA_KINDS: Final = (*(Kind(kind).name for kind in CHANGES_BEGIN), *LARGE_NAMES)
 """Of the lines: what is somebody's data."""
 
 
-@dataclass(frozen=True, slots=True)
-class LostHead:
+class LostHead(Struct, frozen=True):
     """The first line. `known_seqno`: the last number that is known, `is_open`: how far it goes beyond is not. `peers`:
     name and what each has acknowledged. `common`: of a rollback, the last number that stays."""
 
@@ -95,8 +94,7 @@ class LostHead:
         return first <= self.from_seqno and (last is None or last >= self.known_seqno)
 
 
-@dataclass(frozen=True, slots=True)
-class LostFile:
+class LostFile(Struct, frozen=True):
     """A file that is there, whole. `transaction_count` without the parts of large ones; `unreadable`: as its last line
     has them."""
 

@@ -6,9 +6,10 @@ Leaves to others: how they came there, and how they are applied.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
@@ -19,8 +20,7 @@ from replicate.lost.sent_mark import sent_to
 from replicate.lost.settled import Settled
 
 
-@dataclass(frozen=True, slots=True)
-class LostSeen:
+class LostSeen(Struct, frozen=True):
     """`first_seqno` to `last_seqno` (None: nobody knows how far) of `instance`; `waiting`: how many of its transactions
     that carry data are not settled, and wait here. `in_history`: how many more of them the history here has already:
     nothing is to be done about them. `sent_to`: the primary that has the file, where they wait, "" when none

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from replicate.door.recovery.opening import ROLLBACK_MARKER
 from replicate.errors import ReplicateError
@@ -29,8 +30,7 @@ from replicate.lost.read import LostTransaction
 from replicate.model.vector import Position
 
 
-@dataclass(frozen=True, slots=True)
-class InHistory:
+class InHistory(Struct, frozen=True):
     """Numbers are those in the file. `there`: with the number in the journal here. `untold`: this history has such a
     number of that origin, and the journal begins after it."""
 

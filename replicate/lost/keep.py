@@ -13,9 +13,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.audit.show import shown_between
 from replicate.daemon.last_run import start_again
@@ -30,8 +32,7 @@ from replicate.system.os_errors import io_error
 LOCK_TIMEOUT_S: Final = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """Where the transactions stand that would have been lost. `to_seqno` None: nobody knows how far they go."""
 
     file: LostFile

@@ -12,9 +12,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from replicate.audit.show import ShownTransaction, shown, shown_between, shown_parts
 from replicate.errors import DamagedError, FormatUnknownError, JournalDamagedError, ReplicateError
@@ -38,8 +39,7 @@ from replicate.region.kind import KIND
 from replicate.region.sqlite.region_state import last_seqno_of
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """Whose journal it is. `named`: how a command names it after -i. What a damaged instance file does not tell any
     more is "" or 0, and no region."""
 
@@ -125,8 +125,7 @@ def _is_of_suppliers(entry: RegionEntry) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(Struct, frozen=True):
     """A stretch that could not be read: from `first_seqno` to `last_seqno` (None: nobody knows), and why."""
 
     first_seqno: int
@@ -134,8 +133,7 @@ class Unreadable:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _End(Struct, frozen=True):
     """Where a journal can be read without a gap, why not further, and the last one that stands after the damage."""
 
     oldest_seqno: int = 1
@@ -248,8 +246,7 @@ def _is_data(transaction: Transaction) -> bool:
     return not (transaction.content and isinstance(transaction.content[0], RegionChange))
 
 
-@dataclass(slots=True)
-class LostReading:
+class LostReading(Struct):
     """One pass over what is lost; afterwards `unreadable` says what of it could not be read."""
 
     owner: Owner

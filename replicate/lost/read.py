@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 import msgpack
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.errors import DamagedError, FormatUnknownError, NotFoundError
 from replicate.lost.file import DATA_KINDS, FORMAT, LARGE_NAMES, LAST_LINE_BYTES_MAX, digest_upto, last_line
@@ -25,8 +26,7 @@ from replicate.system.os_errors import io_error
 Image = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LostChange:
+class LostChange(Struct, frozen=True):
     """`what`: an Op's name. `table`: region, owner and table with dots between. Of a row the images and their
     columns."""
 
@@ -38,8 +38,7 @@ class LostChange:
     after: Image | None
 
 
-@dataclass(frozen=True, slots=True)
-class LostTransaction:
+class LostTransaction(Struct, frozen=True):
     """One transaction. `origin` (hexadecimal) and `origin_seqno` name it wherever it stands, and `chain` (hexadecimal)
     proves it. `places`: where its lines are in the file."""
 

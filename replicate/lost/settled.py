@@ -17,9 +17,10 @@ import fcntl
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from replicate.errors import DamagedError, FormatUnknownError, WrongInstanceError
 from replicate.system.files import sync_directory, write_all
@@ -51,8 +52,7 @@ def count_settled(file: Path) -> int | None:
     return count
 
 
-@dataclass(slots=True)
-class Settled:
+class Settled(Struct):
     """`how`: number of the transaction in the file -> what became of it. `search_from`: from where on commits may stand
     in the journal of which no line tells; 0 when nobody knows. `is_ended`: the run that began there was not killed."""
 

@@ -16,10 +16,10 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
 from xxhash import xxh3_64
 
 from replicate.errors import DamagedError, DiskFullError, ReplicateError
@@ -40,8 +40,7 @@ _ROOM_BYTES: Final = 64 * MIB
 _BLOCK_BYTES: Final = MIB
 
 
-@dataclass(frozen=True, slots=True)
-class Traveller:
+class Traveller(Struct, frozen=True):
     """A lost file that can be sent. `last_seqno` 0: nobody knows how far it goes."""
 
     path: Path

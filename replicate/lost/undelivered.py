@@ -11,19 +11,17 @@ Leaves to others: files (lost/peers_lack.py), and what is done about it (lost/ke
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class PeerPosition:
+class PeerPosition(Struct, frozen=True):
     """A registered peer, and up to which transaction everything that carries data is durable there."""
 
     name: str
     acknowledged_seqno: int
 
 
-@dataclass(frozen=True, slots=True)
-class Undelivered:
+class Undelivered(Struct, frozen=True):
     """The facts. `oldest_seqno` to `readable_seqno` can be read in the journal; `last_seqno` is the last that is known
     to have been committed, `received_seqno` the last that was received (as large when nothing waits to be applied).
 

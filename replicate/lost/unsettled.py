@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from replicate.limits import MIB
 from replicate.lost.file import FORMAT, LAST_LINE_BYTES_MAX, SUFFIX, last_line
@@ -25,8 +26,7 @@ READ_BYTES_MAX: Final = 16 * MIB
 """Of a longer file all that is not settled counts as waiting, where its ends do not tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unsettled:
+class Unsettled(Struct, frozen=True):
     """A lost file in which transactions wait. `waiting`: how many; of a file of an older release, at most. `error`: why
     that cannot be read, "" when it can."""
 

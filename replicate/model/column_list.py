@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from msgspec import Struct, field
 
 from replicate.errors import UsageError
 from replicate.model.table_wish import fold
@@ -29,8 +30,7 @@ _OF_TYPE: Final[Mapping[str, Blank]] = {"INTEGER": 0, "REAL": 0.0, "NUMERIC": 0,
 _SQL: Final[Mapping[type, str]] = {type(None): "NULL", int: "0", float: "0.0", str: "''", bytes: "x''"}
 
 
-@dataclass(frozen=True, slots=True)
-class TableShare:
+class TableShare(Struct, frozen=True):
     """What of a table's rows is read, or kept. `where`: the condition in SQL, "" for all rows. `blanks`: what is in the
     place of columns, name -> literal in SQL. `listed`: the columns that were listed; none where all were."""
 
@@ -42,8 +42,7 @@ class TableShare:
 WHOLE: Final = TableShare()
 
 
-@dataclass(frozen=True, slots=True)
-class BlankedColumns:
+class BlankedColumns(Struct, frozen=True):
     """Of one definition of its table. `blanks`: by the ordinal in an image; `by_name`: the same by the folded name."""
 
     blanks: Mapping[int, Blank] = field(default_factory=dict)
@@ -137,8 +136,7 @@ class IndexFacts(NamedTuple):
     sql: str
 
 
-@dataclass(frozen=True, slots=True)
-class TableFacts:
+class TableFacts(Struct, frozen=True):
     """What a table's definition does not say. `sql`: its CREATE TABLE. `references`: the columns of its foreign keys;
     `referred`: those of its columns that other tables refer to. `indexed_by`: virtual tables that have it as their
     content."""

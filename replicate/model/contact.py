@@ -12,8 +12,9 @@ yet lag and backlog are not known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 GRACE_LEAST_S: Final = 5.0
 """A daemon tells its status once a second, and the file is written at most once a second: two. The rest is for a
@@ -31,8 +32,7 @@ def patience_s(period_s: float) -> float:
     return period_s + max(GRACE_LEAST_S, period_s * GRACE_PART)
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """A moment by both clocks (nanoseconds), and the boot of the machine that the first one counts from."""
 
     monotonic_ns: int
@@ -47,8 +47,7 @@ class Moment:
         return max(0, self.wall_ns - then.wall_ns, self.monotonic_ns) / 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """What is known now of how far a secondary is behind its source. What is None is not known.
 
     `lag_s` and `backlog` are exact, or None. The others never say more than the truth: `backlog_at_least` counts what

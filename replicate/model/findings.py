@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from replicate.errors import ERRORS, UsageError
 
@@ -20,8 +22,7 @@ SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
 """Worst first. Errors and warnings make `replicate status` end with exit code 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class FindingKind:
+class FindingKind(Struct, frozen=True):
     """A row of the table; or what an error's code means, which has no severity."""
 
     code: str
@@ -150,21 +151,20 @@ CODES: Final = {kind.code: kind for kind in _KINDS}
 """The table, in the order of the manual's (errors.md)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Something to know or to mend. `text` says what and where, `do` which command (or act) mends it; `subject` is the
     region, peer or daemon that it is about, if it is one. `brief`: the text without values of rows, where it has some:
-    what those are told who may not read rows."""
+    what those are told who may not read rows. `severity`: of the code, whatever is given."""
 
     code: str
     text: str
     do: str
     subject: str = ""
     brief: str = ""
-    severity: Severity = field(init=False)
+    severity: Severity = "info"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "severity", CODES[self.code].severity)
+        force_setattr(self, "severity", CODES[self.code].severity)
 
     @property
     def is_wrong(self) -> bool:

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgpack
+from msgspec import Struct, field
 
 from replicate.errors import RegionDamagedError
 from replicate.model.transaction import Op
@@ -54,8 +54,7 @@ Sums = Mapping[int, Mapping[int, tuple[Added, ...]]]
 """Group -> origin -> what its transactions have added since the last reset, in their order, as long as it is kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A row with its stamps. `values`: its image, also while it is gone; None where nobody has ever written it, or all
     have forgotten it. `life`: the stamp of `is_there`. `stamps`: group -> stamp, where it is not NEVER; of a sum that
     of its last reset. `sums`: what was added to each. `waits`: it is there, and not in its table, where another row has

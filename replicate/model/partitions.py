@@ -13,8 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from replicate.errors import AlreadyExistsError, NotFoundError, UsageError
 from replicate.limits import PARTITION_DEFAULT, PARTITION_MAX, PARTITION_NONE, PARTITION_STREAM
@@ -35,8 +37,7 @@ LIMIT: Final = 16
 """So many partitions an instance has at most, until it is told otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Partitions:
+class Partitions(Struct, frozen=True):
     """`names`: number -> name, DEFAULT among them. `default`: where tables belong that are created from now on.
     `comments`: where comments of applications do; 0: they go to everybody. `limit`: most partitions."""
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from replicate.errors import JournalDamagedError
 from replicate.limits import NAME_PATTERN
@@ -35,16 +36,14 @@ _NAME: Final = re.compile(NAME_PATTERN)
 _MAKING: Final = frozenset((int(Op.SCHEMA), int(Op.SEQUENCE)))
 
 
-@dataclass(frozen=True, slots=True)
-class Making:
+class Making(Struct, frozen=True):
     """What makes an empty database: statements in their order (never none), and counters of AUTOINCREMENT by table."""
 
     statements: tuple[str, ...]
     counters: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RegionAdded:
+class RegionAdded(Struct, frozen=True):
     """`uuid`: of the region on the primary, another one each time it is added. `making`: None where it has rows."""
 
     name: str

@@ -13,9 +13,10 @@ Leaves to others: journals, connections, who asks. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.model.vector import Chains
 
@@ -34,8 +35,7 @@ class Relation(Enum):
     DIVERGED = "diverged"
 
 
-@dataclass(frozen=True, slots=True)
-class Supplied:
+class Supplied(Struct, frozen=True):
     """What a supplier has: `end`, its vector now, and `begin`, its vector just before the oldest transaction that its
     journal still holds (389 Directory Server's minRUV, less one)."""
 
@@ -43,8 +43,7 @@ class Supplied:
     begin: Chains
 
 
-@dataclass(frozen=True, slots=True)
-class OfOrigin:
+class OfOrigin(Struct, frozen=True):
     """One origin on both sides: the number of its last transaction there, NOTHING where it was never met."""
 
     origin: int
@@ -58,20 +57,17 @@ class OfOrigin:
         return self.relation in (Relation.BEHIND, Relation.UNKNOWN_THERE)
 
 
-@dataclass(frozen=True, slots=True)
-class NothingToSend:
+class NothingToSend(Struct, frozen=True):
     """The consumer has all that the supplier has, or more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """The consumer lacks something of each of these origins, and the journal holds all of it."""
 
     origins: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(Struct, frozen=True):
     """Of one origin the journal begins after number `held_from` - 1; the consumer has it up to `consumer`."""
 
     origin: int
@@ -79,15 +75,13 @@ class Gone:
     held_from: int
 
 
-@dataclass(frozen=True, slots=True)
-class NotHeld:
+class NotHeld(Struct, frozen=True):
     """The consumer lacks what the supplier's journal holds no more: another supplier may still have it."""
 
     gone: tuple[Gone, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Forked:
+class Forked(Struct, frozen=True):
     """Both have number `origin_seqno` of that origin, and it is not the same transaction."""
 
     origin: int

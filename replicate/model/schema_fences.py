@@ -12,8 +12,10 @@ Leaves to others: where this is kept (region/), who says what when (update_proce
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from replicate.errors import JournalDamagedError
 from replicate.model.moment import wall_us
@@ -25,8 +27,7 @@ SECOND: Final = 2
 """It has all that others wrote before they said the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(Struct, frozen=True):
     """The last one of a supplier. `number`: a later one has a higher one. `is_once`: it ends with the first change of
     the schema. `first`, `second`: who has said that it stands aside, and who has said it again."""
 
@@ -45,8 +46,7 @@ class Stand(NamedTuple):
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fences:
+class Fences(Struct, frozen=True):
     """By the UUID of each that has ever fenced. Of all that ask, `known` are all suppliers that ever wrote, and
     `retired` those of them that are gone for good: nothing of theirs comes any more."""
 

@@ -11,8 +11,10 @@ Leaves to others: asking for it, loading it (transfer/seed/partition.py), and wh
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from replicate.limits import PARTITION_STREAM
 
@@ -31,8 +33,7 @@ Rows = Mapping[Table, str]
 """Of tables of which some rows or columns are wanted: the text that says which (model/table_wish.py)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(Struct, frozen=True):
     """Numbers are ascending. `wanted`, `held`: None means all of them. `streamed`: of each that is being loaded, or
     was, the first transaction from which on the journal here has all of its changes; 0: its stream has not begun.
     `frozen`: those that were removed, and whose rows are still there as they were. `rows`: what is wanted of tables;

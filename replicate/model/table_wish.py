@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.errors import UsageError
 from replicate.limits import COLUMNS_MAX
@@ -25,8 +26,7 @@ _UNSHOWN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _DO: Final = "Write the columns with commas between them, a name with other characters in double quotes"
 
 
-@dataclass(frozen=True, slots=True)
-class TableWish:
+class TableWish(Struct, frozen=True):
     """`columns`: as they were named; none means all of them. `condition`: "" for all rows."""
 
     columns: tuple[str, ...] = ()

@@ -8,8 +8,9 @@ Leaves to others: what follows for the one that hears it (roles/succession.py), 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.model.transaction import History
 from replicate.model.vector import U32_MAX, U64_MAX, Chains, Origin
@@ -18,8 +19,7 @@ TAKEOVERS_MAX: Final = 8
 """So many of the newest are told: a site that was away for longer is met by its last record."""
 
 
-@dataclass(frozen=True, slots=True)
-class Takeover:
+class Takeover(Struct, frozen=True):
     """`name`, `instance` (its UUID, 16 bytes) and `incarnation` took over from the origin with the key `ended`, after
     transaction `after` of the journal. There `ended` stood at its transaction `place`, with the hash `chain`."""
 

@@ -7,15 +7,15 @@ Leaves to others: what a fence is (schema_fences.py), where this is read. Pure.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from replicate.model.moment import shown_us
 from replicate.model.transaction import History
 from replicate.model.writers import Writers
 
 
-@dataclass(frozen=True, slots=True)
-class ToldFence:
+class ToldFence(Struct, frozen=True):
     """A fence that is open. `by`: who fences; `awaited`: those that do not stand aside for it yet, by name. `is_own`:
     it is this one's; `is_once`: it ends with the first change of the schema; `is_closed`: it is this one's, and the
     schema may be changed. `stands`: those that do stand aside; `since`: when it began, in UTC."""

@@ -11,11 +11,12 @@ The views (RowChange and its sisters) are for people and tools. The fast path bi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
 import msgpack
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 from xxhash import xxh3_64_intdigest
 
 from replicate.errors import FormatUnknownError, InternalError, JournalDamagedError
@@ -120,8 +121,7 @@ def _truth(value: object, what: str) -> bool:
 # Table definitions.
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One stored column as declared: name, declared type ("" when there is none), NOT NULL, collation (BINARY, …)."""
 
     name: str
@@ -143,13 +143,13 @@ class Column:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TableDefinition:
+class TableDefinition(Struct, frozen=True):
     """A table as it was when rows of it were written; frames name it by `table_id`.
 
     `columns`: the stored columns in order, generated ones left out. `rowid`: the hidden rowid stands first in every
     image (a rowid table without an INTEGER PRIMARY KEY alias, unless `is_by_key`). `key`: ordinals *in the image* of
-    the values that identify a row. `version`: rises with each change of this table's definition.
+    the values that identify a row. `version`: rises with each change of this table's definition. `table_id`: 32 bits
+    made from all the others, whatever is given: two definitions that differ have different ids.
     """
 
     region: str
@@ -162,18 +162,13 @@ class TableDefinition:
     rowid: bool
     strict: bool
     without_rowid: bool
-    _table_id: int = field(init=False, repr=False, compare=False)
+    table_id: int = 0
 
     def __post_init__(self) -> None:
         digest = xxh3_64_intdigest(msgpack.packb(self.pack()))
         # The top bit is always set, so that msgpack always writes an id in five bytes, and a DEFINE in a frame can be
         # looked for as the two bytes 04 ce.
-        object.__setattr__(self, "_table_id", (digest & U32_MAX) | TABLE_ID_MIN)
-
-    @property
-    def table_id(self) -> int:
-        """32 bits made from the whole definition: two definitions that differ have different ids."""
-        return self._table_id
+        force_setattr(self, "table_id", (digest & U32_MAX) | TABLE_ID_MIN)
 
     @property
     def name(self) -> tuple[str, str, str]:
@@ -240,8 +235,7 @@ class TableDefinition:
 # History and catalogue.
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """The record that opens an incarnation: who, after whom, and what it had seen when it began.
 
     `previous_origin`: key of the origin that it took over from, 0 for none. `base`: the vector at its beginning; a
@@ -288,8 +282,7 @@ class History:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Catalogue:
+class Catalogue(Struct, frozen=True):
     """All that a reader must know before the first frame of a segment. Hold the mappings as read-only.
 
     `definitions`: by table id, oldest first, so of one table the last one is in force. `histories`: every incarnation
@@ -360,8 +353,7 @@ class Catalogue:
 # Views of single changes, for people and tools.
 
 
-@dataclass(frozen=True, slots=True)
-class RowChange:
+class RowChange(Struct, frozen=True):
     """INSERT, UPDATE or DELETE of one row: whole images, None where there is none. Values are the database's own."""
 
     op: Op
@@ -372,15 +364,13 @@ class RowChange:
     """Of an UPDATE: ordinals in the image of the values that were set."""
 
 
-@dataclass(frozen=True, slots=True)
-class DefinitionChange:
+class DefinitionChange(Struct, frozen=True):
     """From here on `definition` is in force for its table."""
 
     definition: TableDefinition
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaChange:
+class SchemaChange(Struct, frozen=True):
     """A schema statement, as the application wrote it. `partition`: of its audit element; 0: it goes to everybody."""
 
     region: str
@@ -388,15 +378,13 @@ class SchemaChange:
     partition: int = PARTITION_STREAM
 
 
-@dataclass(frozen=True, slots=True)
-class LogComment:
+class LogComment(Struct, frozen=True):
     """A remark that an application put into the journal."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceChange:
+class SequenceChange(Struct, frozen=True):
     """The AUTOINCREMENT counter of a table moved; None = there was, or is, no counter."""
 
     table_id: int
@@ -404,8 +392,7 @@ class SequenceChange:
     new: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class RegionChange:
+class RegionChange(Struct, frozen=True):
     """A region was added to, or released from, replication; or (OF_WRITERS) its `partition` is written by another
     supplier from here on, by one more, or by one less; or (OF_GONE) a supplier is gone; or (OF_FENCES) one has the
     others stand aside. `uuid`: of the region; of the supplier. `place`: the number that a supplier has among those
@@ -428,8 +415,7 @@ class RegionChange:
     whole: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What the writer of a transaction has applied of others, since it told the last time (model/seen.py): origin ->
     the last of its transactions. `teller`: the key of the writer's origin."""
 
@@ -437,8 +423,7 @@ class Seen:
     told: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """Rows that two suppliers had changed at once: the changes before this one are what they came to here. `payload`
     is what the transaction's writer wrote, `count` elements of a frame of that `kind`. `losses`: what was lost by it,
     as the region keeps it. Of kind 0 and empty: the transaction removes rows for their unique values. Of a large
@@ -450,24 +435,21 @@ class Resolved:
     losses: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NullRecord:
+class NullRecord(Struct, frozen=True):
     """A number with nothing to apply: `reason` says why; `partitions` are those that it nevertheless carried."""
 
     reason: str
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LargePart:
+class LargePart(Struct, frozen=True):
     """One slice of a large transaction's change stream."""
 
     part_number: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LargeCommit:
+class LargeCommit(Struct, frozen=True):
     """The commit of a large transaction, after its parts; `payload_bytes` is the length of the change stream."""
 
     token: int
@@ -481,8 +463,7 @@ Change = RowChange | DefinitionChange | SchemaChange | LogComment | SequenceChan
 Content = Change | NullRecord | History | LargePart | LargeCommit | Catalogue
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(Struct, frozen=True):
     """One decoded frame. `content`: the changes of a TRANSACTION in order; of a RESTATED the reason and the changes,
     of a RESTATED_LARGE the commit and the reason; one record for every other kind."""
 

@@ -8,10 +8,10 @@ Leaves to others: where a position is stored, who sends it, and what is in a tra
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from crc32c import crc32c
+from msgspec import Struct, field
 
 from replicate.errors import InternalError, JournalDamagedError
 from replicate.limits import PARTITION_STREAM
@@ -20,8 +20,7 @@ U32_MAX: Final = 0xFFFF_FFFF
 U64_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """One life of one instance: the unit that numbers transactions without a gap.
 
     `instance`: the instance's UUID, 16 bytes. `incarnation`: rises whenever the instance's numbers could be reused.
@@ -188,8 +187,7 @@ def unpack_chains(packed: object) -> dict[int, tuple[int, int]]:
     return chains
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """A place in one journal: its last seqno, the vector there, and each origin's chain hash there.
 
     Invariant: no transaction with a seqno above `last_seqno` is in `vector` or `chains`. Hold `chains` as read-only.

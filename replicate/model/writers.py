@@ -15,8 +15,10 @@ Leaves to others: where this is kept (region/), who asks. Pure.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from replicate.errors import JournalDamagedError
 from replicate.limits import PARTITION_NONE, PARTITION_STREAM
@@ -58,8 +60,7 @@ def is_otherwise(names: object) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Writers:
+class Writers(Struct, frozen=True):
     """`by`: partition, or REST -> UUID (16 bytes) of the supplier whose it is. Empty: there are no suppliers. `shared`:
     the same -> those that write it, too, or have (then with a place below 0) -> their places, from 1 on. `by_row`:
     those whose rows are merged whole, not column by column. `summed`: the same -> how their tables are merged

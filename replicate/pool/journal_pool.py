@@ -11,11 +11,11 @@ Leaves to others: files of the journal, what the commit words mean (but LAST_SEQ
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from crc32c import crc32c
+from msgspec import Struct
 
 from replicate.errors import DamagedError, InternalError
 from replicate.journal.record import FrameBatch
@@ -62,8 +62,7 @@ class Lapped(Enum):
 LAPPED: Final = Lapped.LAPPED
 
 
-@dataclass(frozen=True, slots=True)
-class InFiles:
+class InFiles(Struct, frozen=True):
     """These transactions are not in the pool: read them from the journal, then `advance`."""
 
     first_seqno: int

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.errors import (
     ConfigurationError,
@@ -93,8 +94,7 @@ assert RESTART_REQUEST < SLEEPERS
 assert SLEEPERS + SLEEPERS_WORDS < CONTROL_WORDS
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedRecord:
+class ReceivedRecord(Struct, frozen=True):
     """One record, copied out. `free(next_address)` frees it and all before it."""
 
     kind: RecordKind

@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from replicate.limits import PARTITION_STREAM
 from replicate.model.merged_row import Lost, Stamp
@@ -34,24 +35,21 @@ Path = str | os.PathLike[str]
 # What passes between them.
 
 
-@dataclass(frozen=True, slots=True)
-class FileFacts:
+class FileFacts(Struct, frozen=True):
     """What tells a file from another one at the same path: device and inode numbers."""
 
     device: int
     inode: int
 
 
-@dataclass(frozen=True, slots=True)
-class RingSlot:
+class RingSlot(Struct, frozen=True):
     """One commit of a region: its seqno and, unless it was too large, its whole journal frame."""
 
     seqno: int
     record: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class ScrRow:
+class ScrRow(Struct, frozen=True):
     """A synchronization checkpoint record: the last transaction of (origin, partition) that a region holds.
 
     `origin` is the origin's key (u32), `chain` and `csn` are u64, `seqno` is the number in this instance's own journal.
@@ -118,8 +116,7 @@ def scr_rows(position: Position, csn: int, ends: Mapping[int, int] = MappingProx
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """The database beneath a WAL holds its region's transactions up to `held`; the WAL's first commit is `first`.
 
     `record`: how the journal frame of `first` begins, as far as the region has it at hand (b"": it was too large).
@@ -149,8 +146,7 @@ class CapturedChanges(NamedTuple):
     tables: Mapping[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
+class Merged(Struct, frozen=True):
     """What was lost as two suppliers had changed one row at once: in the transaction `seqno` of our journal, of the row
     with that `key`. `columns`: the names of the images' values. `left`: the row after it; None where it is gone.
     `region`: where the table is, of a supplier with several; else ""."""
@@ -164,8 +160,7 @@ class Merged:
     region: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MergedRow:
+class MergedRow(Struct, frozen=True):
     """What was lost in one merge, by its `number` here. `state`: open or settled."""
 
     number: int
@@ -173,8 +168,7 @@ class MergedRow:
     merged: Merged
 
 
-@dataclass(frozen=True, slots=True)
-class Unmergeable:
+class Unmergeable(Struct, frozen=True):
     """Why several suppliers cannot write a table, and what to do about it."""
 
     table: str

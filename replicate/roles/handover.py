@@ -17,9 +17,10 @@ step that has failed may have taken effect.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 
 class GiverStep(Enum):
@@ -91,8 +92,7 @@ class TakerAnswer(Enum):
     REFUSES = "does not take it"
 
 
-@dataclass(frozen=True, slots=True)
-class TakerView:
+class TakerView(Struct, frozen=True):
     """Of itself: whether it `is_primary`, the last transaction that it has `applied`, and has `received`. Of the giver:
     whether that says of itself that it `gave_role`, which it does durably before."""
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from replicate.door.snapshot import door_of
 from replicate.errors import ConflictError, NotFoundError, NotPrimaryError, UsageError
@@ -34,8 +35,7 @@ REASONS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ShownMerge:
+class ShownMerge(Struct, frozen=True):
     """What was lost in one merge. `id`: m1, m2, …, as commands name it; m1@REGION where there are several regions.
     `lost`: the values, by column; of a row that gave way, and of a delete, the whole row. `left`: the row that is there
     instead, None where it is gone; of one that gave way, the key of the other one. `loser`, `winner`: who wrote them;
@@ -57,8 +57,7 @@ class ShownMerge:
     region: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Orphan:
+class Orphan(Struct, frozen=True):
     """A row whose foreign key names a row that is not there. `parent`: its table. `region`: where there are
     several."""
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from replicate.door.door import Door
 from replicate.door.primary import RegionSession
@@ -35,8 +36,7 @@ from replicate.region.protocol import CapturedChanges, ReadRegion, Unmergeable
 from replicate.region.sqlite.own_counters import PLACES
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """`number`: of the partition, REST for all that were never given by name. `by`: the instance's name; `others`:
     those that write it, too; `sums`: its columns that are sums, as TABLE.COLUMN; `is_by_row`: its rows are merged
     whole; `whole`: the tables of it whose rows are, where not all are."""

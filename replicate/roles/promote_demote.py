@@ -9,8 +9,10 @@ Leaves to others: the change itself (change_of_role.py); the other site, but for
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final, NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_heard import now, read_facts
@@ -38,8 +40,7 @@ PROMOTION = "promotion"
 DEMOTION = "demotion"
 
 
-@dataclass(frozen=True, slots=True)
-class Promoted:
+class Promoted(Struct, frozen=True):
     """`seqno`: the last transaction that it had when it became primary. `source`: who was primary before, "" when
     nobody knows. `source_seqno`: the last number that one was known to have written, None when nobody knows. `kept`:
     where stands what was received and could not be applied, `not_applied` why. `overruled`: from whom it took its role
@@ -66,8 +67,7 @@ class Promoted:
         return None if self.source_seqno is None else max(0, self.source_seqno - self.seqno)
 
 
-@dataclass(frozen=True, slots=True)
-class Demoted:
+class Demoted(Struct, frozen=True):
     """`seqno`: the last transaction of its journal. `lacking`: peers, and how many of them each had not acknowledged
     when it became secondary."""
 

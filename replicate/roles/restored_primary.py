@@ -15,8 +15,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.audit.show import shown_between
 from replicate.daemon.files import DaemonFiles
@@ -44,8 +46,7 @@ LOOK_S: Final = 0.2
 """Between two looks for the answers of peers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Restoring:
+class Restoring(Struct, frozen=True):
     """Since when (Unix nanoseconds) it waits; `to`: the last transaction that stays; `answered`: peers whose answer is
     here, and what each had."""
 
@@ -54,8 +55,7 @@ class Restoring:
     answered: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class BackFrom:
+class BackFrom(Struct, frozen=True):
     """`last`: of the journal before; `kept`: where stands what was committed since, None where that was nothing."""
 
     to: int

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.door.door import Door
 from replicate.door.snapshot import door_of
@@ -29,8 +30,7 @@ from replicate.roles.partition_writers import held_session, names_of, say, suppl
 LOOK_S: Final = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Retiring:
+class Retiring(Struct, frozen=True):
     """One that is gone. `heir`: who gets, or has got, what it wrote; `awaited`: those that still may take something
     from it, by name. `is_retired`: nothing of it comes any more."""
 

@@ -16,9 +16,11 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.audit.show import shown_between
 from replicate.door.recovery.opening import ROLLBACK_MARKER, begin_journal, lower_consumers, make_chain
@@ -61,8 +63,7 @@ ROLLBACK: Final = "rollback"
 FORMAT: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class RolledBack:
+class RolledBack(Struct, frozen=True):
     """From `last` to `to`. `kept`: where the transactions stand, None when none of them carried data. `is_done`: False
     of a dry run. `because`: who said that `to` is the last common one, "" where it was named."""
 
@@ -75,8 +76,7 @@ class RolledBack:
     because: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Marker:
+class _Marker(Struct, frozen=True):
     """What the marker holds. `csn`: the last one before, below which no later one may be."""
 
     to: int

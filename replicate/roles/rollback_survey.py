@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from replicate.audit.show import ShownTransaction
 from replicate.model.transaction import Kind, Op
@@ -19,8 +20,7 @@ _ROWS = (Op.INSERT.name, Op.UPDATE.name, Op.DELETE.name)
 _NOBODYS = (Kind.HISTORY.name, Kind.NULL.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Surveyed:
+class Surveyed(Struct, frozen=True):
     """`transactions`: those that carry somebody's data. `changes`: table -> how many rows were inserted, updated and
     deleted there. `barred_at`: the first transaction that cannot be taken back, 0 when all can; `barred_by` what it
     does."""

@@ -15,9 +15,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from replicate.audit.show import shown_between
 from replicate.door.recovery.opening import make_chain
@@ -36,8 +38,7 @@ FORMAT: Final = 1
 OTHERS_MAX: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class SourceVerdict:
+class SourceVerdict(Struct, frozen=True):
     """`source` has of `origin` only up to `common`, and what is more begins in our journal at `more_from` (0: it cannot
     know); `ended_by`: who took over there, "" where nobody did. `others`: (origin, common) of those of which we have
     more, too. `incarnation`: ours."""
@@ -94,7 +95,7 @@ def _path(instance: Instance) -> Path:
 
 def note_verdict(instance: Instance, verdict: SourceVerdict) -> None:
     """JournalIOError, DiskFullError, PermissionRefusedError: what was noted before stands then."""
-    replace_file(_path(instance), (json.dumps({"format": FORMAT, **asdict(verdict)}) + "\n").encode())
+    replace_file(_path(instance), (json.dumps({"format": FORMAT, **to_builtins(verdict)}) + "\n").encode())
 
 
 def forget_verdict(instance: Instance) -> None:

@@ -12,8 +12,9 @@ Leaves to others: files, the wire, what is done about it (superseded.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.model.takeover import Takeover
 from replicate.model.transaction import History
@@ -22,8 +23,7 @@ from replicate.model.vector import Position
 RECORDS_SHOWN: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
+class Own(Struct, frozen=True):
     """Of ourselves, a primary: the `histories` of our journal, oldest first, and the takeovers that we can show.
     `is_restored`: from a backup, since our role last changed. `overruled`: key of the origin from which we took our
     role back, 0: none."""
@@ -41,8 +41,7 @@ class Own:
         return any(one.origin.key == origin and one.instance == self.instance for one in self.histories)
 
 
-@dataclass(frozen=True, slots=True)
-class Other:
+class Other(Struct, frozen=True):
     """Of the other primary, by its own word."""
 
     name: str
@@ -51,23 +50,20 @@ class Other:
     takeovers: tuple[Takeover, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Superseded:
+class Superseded(Struct, frozen=True):
     """We are: by `takeover`, which our own journal proves; the primary now is `by`."""
 
     by: str
     takeover: Takeover
 
 
-@dataclass(frozen=True, slots=True)
-class Superseding:
+class Superseding(Struct, frozen=True):
     """The other one is, by `takeover`; it may not know yet, or not believe it."""
 
     takeover: Takeover
 
 
-@dataclass(frozen=True, slots=True)
-class Parted:
+class Parted(Struct, frozen=True):
     """Both go on, and neither is proven to follow the other: an operator has to choose. `common`: the last transaction
     that both have, None where that is not proven."""
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
@@ -31,8 +32,7 @@ from replicate.system.failpoint import hit
 from replicate.transfer.seed.install import seed_lock
 
 
-@dataclass(frozen=True, slots=True)
-class Met:
+class Met(Struct, frozen=True):
     """What was made of another primary: as a sentence, and what to type."""
 
     verdict: Verdict

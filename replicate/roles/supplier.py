@@ -12,8 +12,9 @@ Leaves to others: who writes what (partition_writers.py), daemons (daemons_down.
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.door.recovery.opening import make_chain, require_seeded
 from replicate.door.snapshot import door_of
@@ -39,8 +40,7 @@ from replicate.transfer.packet.epochs_file import change_epochs
 CONVERSION: Final = "conversion"
 
 
-@dataclass(frozen=True, slots=True)
-class Converted:
+class Converted(Struct, frozen=True):
     """`seqno`: the last transaction before it. `writes_all`: it is the first supplier of its network."""
 
     name: str
@@ -198,8 +198,7 @@ def _know_peers(instance: Instance) -> None:
             write_consumer(instance.consumers_directory, Consumer(peer.name))
 
 
-@dataclass(frozen=True, slots=True)
-class KnownSupplier:
+class KnownSupplier(Struct, frozen=True):
     """An instance that has written here. `transactions`: of all its incarnations; `writes`: partitions, by name;
     `told`: what else is to be said."""
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import ipaddress
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import trio
+from msgspec import Struct
 
 from replicate.errors import (
     ConfigurationError,
@@ -74,8 +74,7 @@ class _Silent:
     warning = error = info
 
 
-@dataclass(frozen=True, slots=True)
-class Authenticated:
+class Authenticated(Struct, frozen=True):
     """A connection whose peer has proven to be one of `names` (instances); its hello must bear one of them."""
 
     stream: trio.abc.HalfCloseableStream

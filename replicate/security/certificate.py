@@ -15,7 +15,6 @@ import datetime
 import ipaddress
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec import Struct
 
 from replicate.errors import AlreadyExistsError, ConfigurationError, NotFoundError, UsageError
 from replicate.instance.file import check_name
@@ -41,8 +41,7 @@ _SKEW: Final = datetime.timedelta(hours=1)
 _HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(Struct, frozen=True):
     """What is to be known of a certificate. Times are seconds of the wall clock (Unix)."""
 
     subject: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from replicate.errors import ConfigurationError
 from replicate.security.guarded_file import open_guarded, read_guarded
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from replicate.security.certificate import Described
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """Our certificate, loaded for both ends of a connection."""
 
     server: ssl.SSLContext

@@ -7,9 +7,10 @@ Leaves to others: TLS (security/tls.py), and what a certificate is made of (secu
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.errors import ReplicateError
 from replicate.model.findings import Finding
@@ -19,8 +20,7 @@ from replicate.settings.table import TlsConfig
 DAY_S: Final = 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
+class TlsFiles(Struct, frozen=True):
     """Where the CA's certificate, our certificate (and what leads from it to the CA), and our key are."""
 
     ca: Path

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from msgspec import Struct, field
 
 SPANS_MAX: Final = 3000
 """Of the past, and of the samples, each."""
@@ -19,8 +20,7 @@ SPANS_MAX: Final = 3000
 CurveKind = Literal["most", "mean"]
 
 
-@dataclass(frozen=True, slots=True)
-class CurveSpan:
+class CurveSpan(Struct, frozen=True):
     """From when to when the figure was so. `is_at_least`: that, or more."""
 
     from_us: int
@@ -29,8 +29,7 @@ class CurveSpan:
     is_at_least: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CurvePoint:
+class CurvePoint(Struct, frozen=True):
     """A column of a drawn curve; `value` None: not known."""
 
     value: float | None
@@ -40,8 +39,7 @@ class CurvePoint:
 NOT_KNOWN: Final = CurvePoint(None)
 
 
-@dataclass(slots=True)
-class Curve:
+class Curve(Struct):
     """One figure. `kind`: how stretches are put together: by the most (a lag), or by the mean (a rate)."""
 
     kind: CurveKind = "most"

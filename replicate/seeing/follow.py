@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.errors import ReplicateError
 from replicate.logs.files import BROKEN, LINE_BYTES_MAX, NAME, lines_of_log, opened_log
@@ -21,8 +22,7 @@ from replicate.logs.line import LogLine, read_line
 COMPRESSED: Final = (".gz", ".bz2", ".xz", ".zst")
 
 
-@dataclass(slots=True)
-class _ReadUpTo:
+class _ReadUpTo(Struct):
     """Of the file that the system knows by this key."""
 
     path: Path

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.logs.line import US, LogLine, Teller
 from replicate.logs.period import row_of
@@ -29,8 +30,7 @@ GAP_US: Final = 30 * US
 _KINDS: Final[Mapping[str, CurveKind]] = {"lag_s": "most", "backlog": "most", "per_s": "mean"}
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceInStreet:
+class PlaceInStreet(Struct, frozen=True):
     """A number that only grows, at a place of the street: `written`, `sent:west`, `applied`."""
 
     key: str

@@ -12,9 +12,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from math import ceil
 from typing import Final
+
+from msgspec.structs import replace
 
 from replicate.errors import NotFoundError, ReplicateError
 from replicate.logs.line import US

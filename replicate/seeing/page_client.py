@@ -15,8 +15,10 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.errors import (
     ConfigurationError,
@@ -42,8 +44,7 @@ def is_page(named: str) -> bool:
     return named.startswith(("http://", "https://"))
 
 
-@dataclass(frozen=True, slots=True)
-class PageAddress:
+class PageAddress(Struct, frozen=True):
     """A page of another host; `name`: the one instance that is meant; "" for all that it shows."""
 
     at: Address

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.logs.line import US
 from replicate.logs.story import FILES, Being, LogMark, MarkKind
@@ -36,8 +37,7 @@ _BAD: Final = frozenset({MarkKind.FAILED, MarkKind.DIED, MarkKind.CUT, MarkKind.
 _ODD: Final = frozenset({MarkKind.PAUSED, MarkKind.SILENT, MarkKind.FILES, MarkKind.PASSIVE, MarkKind.ROLE})
 
 
-@dataclass(frozen=True, slots=True)
-class ShownCurve:
+class ShownCurve(Struct, frozen=True):
     """A figure over the picture's time. `now`: what it is; None: nobody knows."""
 
     key: str
@@ -47,8 +47,7 @@ class ShownCurve:
     points: tuple[CurvePoint, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ShownEvent:
+class ShownEvent(Struct, frozen=True):
     """Something that happened, to the daemon `of`."""
 
     at_us: int
@@ -58,16 +57,14 @@ class ShownEvent:
     mood: Mood
 
 
-@dataclass(frozen=True, slots=True)
-class ShownLane:
+class ShownLane(Struct, frozen=True):
     """How one daemon was, stretch after stretch: (from, until, what), in microseconds since 1970."""
 
     daemon: str
     spans: tuple[tuple[int, int, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ShownFinding:
+class ShownFinding(Struct, frozen=True):
     """A finding, and the commands in what it says to do, each as it can be pasted. `brief`: see Finding."""
 
     code: str
@@ -78,8 +75,7 @@ class ShownFinding:
     brief: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class InstancePicture:
+class InstancePicture(Struct, frozen=True):
     """One instance. `tally`: how often what happened within the time of the curves. `error`: why nothing is known of
     now; "" when it could be read. `seen_us`: when it was looked at by the clock of this host; 0: `at_us` is by it."""
 

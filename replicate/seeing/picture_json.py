@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from typing import Any, Final
+
+from msgspec import Struct, to_builtins
 
 from replicate.seeing.curve import CurvePoint
 from replicate.seeing.picture import InstancePicture, ShownCurve
@@ -22,8 +23,7 @@ PAST_S: Final = (60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400)
 PAST_USUAL_S: Final = PAST_S[2]
 
 
-@dataclass(frozen=True, slots=True)
-class RecordTable:
+class RecordTable(Struct, frozen=True):
     """A table of what a site knows of all. `why_not`: why there are no rows; "" where there are."""
 
     key: str
@@ -36,7 +36,7 @@ class RecordTable:
 
 def told_tables(name: str, tables: Iterable[RecordTable]) -> bytes:
     """The tables of the instance of that name."""
-    return json.dumps({"name": name, "tables": [asdict(one) for one in tables]}).encode()
+    return json.dumps({"name": name, "tables": [to_builtins(one) for one in tables]}).encode()
 
 
 def told(pictures: Iterable[InstancePicture], *, now_us: int, past_s: int) -> bytes:
@@ -46,7 +46,7 @@ def told(pictures: Iterable[InstancePicture], *, now_us: int, past_s: int) -> by
 
 
 def _instance(picture: InstancePicture, now_us: int) -> dict[str, Any]:
-    made = {**asdict(picture), "curves": [_curve(one) for one in picture.curves], "is_wrong": picture.is_wrong}
+    made = {**to_builtins(picture), "curves": [_curve(one) for one in picture.curves], "is_wrong": picture.is_wrong}
     for finding in made["findings"]:  # those who look at a page may not read rows
         finding["text"] = finding.pop("brief") or finding["text"]
     del made["seen_us"]

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import types
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
+
+from msgspec import Struct
+from msgspec.structs import FieldInfo, fields
 
 from replicate.errors import FormatUnknownError
 from replicate.logs.story import FILES, Being
@@ -24,11 +26,10 @@ TIME_MAX_US: Final = 1 << 53
 """No time is later, in microseconds since 1970: the year 2255, and what a browser's numbers hold."""
 TEXT_MAX: Final = 8192
 _BEINGS: Final = frozenset({FILES, *(being.value for being in Being)})
-_Made = TypeVar("_Made")
+_Made = TypeVar("_Made", bound=Struct)
 
 
-@dataclass(frozen=True, slots=True)
-class ToldPage:
+class ToldPage(Struct, frozen=True):
     """All instances of a page. `ages_us`: how long before it was told each was looked at."""
 
     now_us: int
@@ -123,29 +124,31 @@ def _value(kind: Any, value: object, place: str) -> Any:
         return tuple(
             _value(each, one, f"{place}[{at}]") for at, (each, one) in enumerate(zip(inner, found, strict=True))
         )
-    return _made(kind, value, place) if is_dataclass(kind) and isinstance(kind, type) else _plain(kind, value, place)
+    return (
+        _made(kind, value, place) if isinstance(kind, type) and issubclass(kind, Struct) else _plain(kind, value, place)
+    )
 
 
-_HINTS: Final[dict[type, dict[str, Any]]] = {}
+_FIELDS: Final[dict[type[Struct], tuple[FieldInfo, ...]]] = {}
 
 
-def _hints(kind: type) -> dict[str, Any]:
-    """The types of its fields; looked up once."""
-    found = _HINTS.get(kind)
+def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
+    """Its fields with their types; looked up once."""
+    found = _FIELDS.get(kind)
     if found is None:
-        found = _HINTS[kind] = get_type_hints(kind)
+        found = _FIELDS[kind] = fields(kind)
     return found
 
 
 def _made(kind: type[_Made], value: object, place: str, **known: object) -> _Made:
-    """A dataclass of an object; `known`: fields that are read elsewhere."""
+    """A Struct of an object; `known`: fields that are read elsewhere."""
     given, made = _object(value, place), dict(known)
-    for one in fields(kind):  # type: ignore[arg-type]
+    for one in _fields(kind):
         if one.name in known:
             continue
         if one.name in given:
-            made[one.name] = _value(_hints(kind)[one.name], given[one.name], f"{place}.{one.name}")
-        elif one.default is MISSING:
+            made[one.name] = _value(one.type, given[one.name], f"{place}.{one.name}")
+        elif one.required:
             raise _unknown(f"lacks {place}.{one.name}")
     return kind(**made)
 

@@ -11,8 +11,9 @@ Leaves to others: how it is drawn (terminal.py, the page of replicate/web). Pure
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from replicate.status.report import (
     DaemonReport,
@@ -30,8 +31,7 @@ Mood = Literal["well", "busy", "warning", "error", "off", "unknown"]
 Unit = Literal["seqno", "transactions", "seconds", "percent"]
 
 
-@dataclass(frozen=True, slots=True)
-class ShownFigure:
+class ShownFigure(Struct, frozen=True):
     """`key`: its name in `status --json`; None: not known. `is_at_least`: that, or more."""
 
     key: str
@@ -41,8 +41,7 @@ class ShownFigure:
     is_at_least: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StreetPart:
+class StreetPart(Struct, frozen=True):
     """A part of the street. `key` names it among those of its instance, for programs."""
 
     key: str
@@ -52,8 +51,7 @@ class StreetPart:
     figures: tuple[ShownFigure, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StreetWay:
+class StreetWay(Struct, frozen=True):
     """What leads from one part into the next: the last transaction that came along, how many a second do, how many
     wait before it. `is_line`: it is the network."""
 
@@ -68,8 +66,7 @@ class StreetWay:
     is_at_least: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StreetRow:
+class StreetRow(Struct, frozen=True):
     """One street, from its first part to its last; `ways` has one less."""
 
     name: str

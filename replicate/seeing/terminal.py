@@ -8,10 +8,11 @@ Leaves to others: colours, keys and the screen (cli/screen.py). Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from replicate.logs.line import US
 from replicate.logs.story import FILES, Being
@@ -32,8 +33,7 @@ STATE_MOST: Final = (28, 16)
 """Characters of a part's state in a wide street; in one that is not so wide."""
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
+class Glyphs(Struct, frozen=True):
     """The characters of a terminal. `blocks`: from nothing to full; `marks`: by mood."""
 
     blocks: str
@@ -73,8 +73,7 @@ _WORDS: Final[dict[Mood, str]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ScreenPiece:
+class ScreenPiece(Struct, frozen=True):
     """Some characters of one line, and what they mean: a terminal gives them a colour."""
 
     text: str

@@ -15,9 +15,11 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from replicate.errors import ConfigurationError, PermissionRefusedError, ReplicateError
 from replicate.limits import DEFAULT_PORT, KIB, MIB
@@ -45,8 +47,7 @@ BYTES_MAX: Final = MIB
 """Of the file; the whole table, with its comments, is a hundredth of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """HOST and PORT of a TCP end; an IPv6 host is kept without its brackets."""
 
     host: str
@@ -67,22 +68,21 @@ class Address:
         return address.is_loopback and getattr(address, "ipv4_mapped", None) is None
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Struct, frozen=True):
     """All sections. Made by `parse` or `load`; `Config()` is the defaults. Immutable."""
 
-    journal: JournalConfig = field(default_factory=JournalConfig)
-    source: SourceConfig = field(default_factory=SourceConfig)
-    receiver: ReceiverConfig = field(default_factory=ReceiverConfig)
-    update: UpdateConfig = field(default_factory=UpdateConfig)
-    packets: PacketsConfig = field(default_factory=PacketsConfig)
-    tls: TlsConfig = field(default_factory=TlsConfig)
-    loopback: LoopbackConfig = field(default_factory=LoopbackConfig)
-    daemon: DaemonConfig = field(default_factory=DaemonConfig)
-    status: StatusConfig = field(default_factory=StatusConfig)
-    log: LogConfig = field(default_factory=LogConfig)
-    region: RegionConfig = field(default_factory=RegionConfig)
-    application: ApplicationConfig = field(default_factory=ApplicationConfig)
+    journal: JournalConfig = JournalConfig()
+    source: SourceConfig = SourceConfig()
+    receiver: ReceiverConfig = ReceiverConfig()
+    update: UpdateConfig = UpdateConfig()
+    packets: PacketsConfig = PacketsConfig()
+    tls: TlsConfig = TlsConfig()
+    loopback: LoopbackConfig = LoopbackConfig()
+    daemon: DaemonConfig = DaemonConfig()
+    status: StatusConfig = StatusConfig()
+    log: LogConfig = LogConfig()
+    region: RegionConfig = RegionConfig()
+    application: ApplicationConfig = ApplicationConfig()
 
     def values(self) -> Iterator[tuple[Setting, Scalar]]:
         """Every setting with the value it has here, in the order of the file."""
@@ -109,8 +109,7 @@ class Config:
         return made
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """A part of a file that is not taken, and why. `section`: of which it is a part; "" where it may be of any."""
 
     section: str
@@ -120,9 +119,10 @@ class Refused:
 def _table() -> dict[str, Setting]:
     rows = {}
     for section in fields(Config):
-        for item in fields(section.default_factory):  # type: ignore[arg-type]
+        for item in fields(section.type):
             key = f"{section.name}.{item.name}"
-            rows[key] = Setting(key, cast(Scalar, item.default), item.metadata["facts"])
+            (facts,) = item.type.__metadata__
+            rows[key] = Setting(key, item.default, facts)
     return rows
 
 

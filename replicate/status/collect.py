@@ -21,10 +21,12 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.compare.index_found import look_at_indexes
 from replicate.compare.last_compare import Compared, look_at_compared
@@ -98,8 +100,7 @@ CONNECTED_STATES: Final = (
 PAUSED_STATE: Final = "waiting for XON"
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
+class _Words(Struct, frozen=True):
     """The control words that are shown, read at one moment."""
 
     last_seqno: int

@@ -12,8 +12,9 @@ Leaves to others: where it is noted (compare/last_compare.py), and clocks. Pure.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.model.findings import Finding
 from replicate.model.writers import SUPPLIER
@@ -25,8 +26,7 @@ NAMED_MAX: Final = 5
 """So many tables that differ are named in a finding."""
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedReport:
+class ComparedReport(Struct, frozen=True):
     """The last compare with the instance `other`, at the transaction `seqno`, `age_s` seconds ago; `differs`: which
     tables, none when it is equal."""
 
@@ -37,8 +37,7 @@ class ComparedReport:
     differs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RepairedReport:
+class RepairedReport(Struct, frozen=True):
     """The last repair: `rows` were made as they are in `like`, at the transaction `seqno`, `age_s` seconds ago."""
 
     like: str

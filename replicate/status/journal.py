@@ -7,7 +7,7 @@ Leaves to others: the rest of the status.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from replicate.errors import ReplicateError
 from replicate.instance.instance import Instance
@@ -20,8 +20,7 @@ from replicate.model.moment import wall_ns
 VERIFY = "replicate -i INSTANCE journal verify; then restore the file, or begin again: "
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedJournal:
+class ClosedJournal(Struct, frozen=True):
     """What it holds: transactions up to `last_seqno`; those up to `last_durable_seqno` are on the disk by its own mark.
     None: nobody can tell. `last_commit_wall_ns`: of its newest transaction; 0: not known. `problem` is empty when
     all is well with it; else `do` mends it."""

@@ -9,8 +9,9 @@ Leaves to others: who wants to connect, and from where. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.errors import ReplicateError
 from replicate.model.start_command import again_command
@@ -19,8 +20,7 @@ from replicate.settings.load import parse_address
 _WHERE: Final = "receiver.listen"
 
 
-@dataclass(frozen=True, slots=True)
-class Listens:
+class Listens(Struct, frozen=True):
     """`at`: its HOST:PORT, "" where it does not run, or does not say. `settings`: what they say by now, where that is
     another address; "" where it is not, or the last run was given its address on the command line. `is_reached`: a
     source has been heard there."""

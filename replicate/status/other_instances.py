@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from replicate.errors import ReplicateError
 from replicate.instance.file import read_file
@@ -22,8 +23,7 @@ from replicate.instance.location import resolve_instance
 from replicate.settings.load import Address
 
 
-@dataclass(frozen=True, slots=True)
-class OtherInstance:
+class OtherInstance(Struct, frozen=True):
     """Another instance. `typed`: what names it in a command on this host, quoted for a shell; "" where it is not found
     here. `host`: where it is then, "" for unknown."""
 

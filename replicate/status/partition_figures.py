@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from replicate.compare.scr_partitions import LastInPartition, last_within, stored_in
 from replicate.door.recovery.opening import make_chain
@@ -26,8 +27,7 @@ LOOKED_AT: Final = 20_000
 """So many transactions of a backlog are read: a tenth of a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class StandsAt:
+class StandsAt(Struct, frozen=True):
     """Up to where a peer has applied what is here, of how much, and which partitions it wants."""
 
     applied_seqno: int

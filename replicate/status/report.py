@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from errno import EDQUOT, EFBIG, ENOSPC, errorcode
 from math import inf
 from typing import Final, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from replicate.limits import MIB
 from replicate.model.findings import SEVERITIES, Finding
@@ -34,8 +36,7 @@ FILL_MARKS_PERCENT: Final = (70.0, 85.0, 95.0)
 Level = Literal["FULL", "FILLING"]
 
 
-@dataclass(frozen=True, slots=True)
-class JournalReport:
+class JournalReport(Struct, frozen=True):
     """The own journal. `is_open`: some process has opened the instance since the machine started.
 
     `last_durable_seqno` is None where nobody can say; `fatal_errno` not 0: a write or sync failed, nobody appends.
@@ -69,8 +70,7 @@ NEVER_STARTED: Final = "never started"
 """The state of a daemon that has no history."""
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonReport:
+class DaemonReport(Struct, frozen=True):
     """A daemon. `state`: starting, serving, stopping, stopped, failed, dead, or "never started"."""
 
     name: str
@@ -99,8 +99,7 @@ class DaemonReport:
         return self.state in ("starting", "serving", "stopping")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineReport:
+class LineReport(Struct, frozen=True, kw_only=True):
     """How lately the other side of a connection was heard, whichever end of it we are."""
 
     patience_s: float = inf
@@ -117,8 +116,7 @@ ByPartition = Mapping[str, Mapping[str, int]]
 """The name of a figure (daemon/figures.py) -> the name of a partition -> its value."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerReport(LineReport):
+class PeerReport(LineReport, frozen=True):
     """A stream to a secondary. Positions are None where the peer has not been heard of since its source started.
 
     `source_backlog`: committed, not sent. `receiver_backlog`: received there, not applied. `backlog`: committed, not
@@ -156,8 +154,7 @@ class PeerReport(LineReport):
     """What the Source Server has counted since its start, where it looks for what goes."""
 
 
-@dataclass(frozen=True, slots=True)
-class SupplierReport:
+class SupplierReport(Struct, frozen=True):
     """On a supplier, one that sends to it, by the numbers of that one's journal."""
 
     name: str
@@ -171,8 +168,7 @@ class SupplierReport:
     """How long nothing has come from it, where that is longer than it may be."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivingReport(LineReport):
+class ReceivingReport(LineReport, frozen=True):
     """The stream from the primary, on a secondary. `source_last_seqno`: the last that the primary has told of.
 
     `backlog` and `lag_s` are None where nobody knows them, such as while the primary has not said for longer than a
@@ -221,8 +217,7 @@ class ReceivingReport(LineReport):
         return next((daemon for daemon in (self.update, self.receiver) if daemon.instead), None)
 
 
-@dataclass(frozen=True, slots=True)
-class RegionReport:
+class RegionReport(Struct, frozen=True):
     """A region. `last_seqno` is the last transaction that touched it; `problem` is empty when all is well with it, else
     `problem_do` mends it; `disk_percent` how full its file system is, 0.0 where that is the journal's.
 
@@ -243,8 +238,7 @@ class RegionReport:
     pinned_do: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PatrolReport:
+class PatrolReport(Struct, frozen=True):
     """What the patrol has proven on this secondary. Every one of `rows` rows was found equal within the last `age_s`
     seconds; None before the first whole round. `passed` ranges were not verified, the last one for the reason `why`.
     `at`: the table that it is at; "" while it rests. `different` ranges were found that are not the same."""
@@ -270,8 +264,7 @@ class PatrolReport:
         return f"{text}; now at {self.at}" if self.at else text
 
 
-@dataclass(frozen=True, slots=True)
-class IndexesReport:
+class IndexesReport(Struct, frozen=True):
     """What a site's last whole round through its own indexes has looked at: so many `entries` within the last `age_s`
     seconds; None before the first. `left_out`: "region.table.index: reason". `at`: the table that it is at. So many are
     `damaged`."""
@@ -296,8 +289,7 @@ class IndexesReport:
         return f"{text}; now at {self.at}" if self.at else text
 
 
-@dataclass(frozen=True, slots=True)
-class PacketsReport:
+class PacketsReport(Struct, frozen=True):
     """A peer that gets packets. `exported_seqno`: the last transaction that is in a packet for it, or in its seed;
     `confirmed_seqno`: what it has said that it has; `backlog`: committed, and in no packet yet. `unconfirmed_s`: since
     when a packet is out that it has not confirmed; None when there is none."""
@@ -310,8 +302,7 @@ class PacketsReport:
     needs_seed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionReport:
+class PartitionReport(Struct, frozen=True):
     """A partition, on a secondary that has some only. `state`: as `subscription list` tells it."""
 
     name: str
@@ -319,8 +310,7 @@ class PartitionReport:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """All of it. `bottleneck` is empty when everything is known to be level."""
 
     name: str

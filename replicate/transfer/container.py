@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
 import msgpack
+from msgspec import Struct, field
 from xxhash import xxh3_128
 
 from replicate.errors import DamagedError
@@ -74,8 +74,7 @@ SEED: Final = RecordFormat(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SeedRegion:
+class SeedRegion(Struct, frozen=True):
     """One region's file in the seed. `page_bytes`: a power of two from 512 to 65536."""
 
     name: str
@@ -88,8 +87,7 @@ class SeedRegion:
         return self.page_bytes * self.pages
 
 
-@dataclass(frozen=True, slots=True)
-class SeedHeader:
+class SeedHeader(Struct, frozen=True):
     """What the seed is, whose and for whom. UUIDs have 16 bytes.
 
     `seed`: of this very snapshot. `request`: what it was made for, NO_ID when nobody asked over a connection.
@@ -245,8 +243,7 @@ def unpack_catalogue(body: bytes, seqno: int) -> Catalogue:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Pages:
+class Pages(Struct, frozen=True):
     """The next pages of `region`, the first of which has the number `first_page` (from 1)."""
 
     region: SeedRegion
@@ -254,8 +251,7 @@ class Pages:
     data: memoryview
 
 
-@dataclass(slots=True)
-class SeedSequence:
+class SeedSequence(Struct):
     """Takes verified records in their order, and knows what must come next. One pass; a second file needs a second one.
 
     `digest` runs over everything taken. `header` and `catalogue` are there once they came; `is_complete` after END.

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Generic, TypeVar
 
 from crc32c import crc32c
+from msgspec import Struct
 
 from replicate.errors import DamagedError, FormatUnknownError, InternalError, ReplicateError
 
@@ -34,8 +34,7 @@ UNREADABLE: Final = (ValueError, TypeError, KeyError, OverflowError, RecursionEr
 """What taking a body to pieces may raise, whatever its bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerRecordHead(Generic[_Kind]):
+class ContainerRecordHead(Struct, Generic[_Kind], frozen=True):
     """The head of a record; its body has `length` bytes."""
 
     check: int
@@ -44,8 +43,7 @@ class ContainerRecordHead(Generic[_Kind]):
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecordFormat(Generic[_Kind]):
+class RecordFormat(Struct, Generic[_Kind], frozen=True):
     """One kind of file. `what`: its name in errors. `versions`: the oldest and the newest that this release knows.
     `limits`: most bytes of a body by type; looked at before the body is read. `make_do`: what to do about a file that
     is none; `damaged_do`: about a damaged one."""

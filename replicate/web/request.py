@@ -13,8 +13,9 @@ import binascii
 import hmac
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.seeing.picture_json import PAST_S, PAST_USUAL_S
 
@@ -49,8 +50,7 @@ _BASIC: Final = "basic"
 _BEARER: Final = "bearer"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """A request that is answered. `past_s`: of the curves; `instance`: the number of one."""
 
     path: str
@@ -59,8 +59,7 @@ class Asked:
     instance: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TurnedAway:
+class TurnedAway(Struct, frozen=True):
     """A request that is not: the status, and why, in words of ours."""
 
     status: int
@@ -68,8 +67,7 @@ class TurnedAway:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PageGuard:
+class PageGuard(Struct, frozen=True):
     """Who may see the page. `hosts`: the names by which it is reached, lower case; `token`: "" where none is asked."""
 
     hosts: Collection[str]

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.errors import InternalError, PeerUnreachableError, ReplicateError
 from replicate.wire.codec import decode, encode
@@ -50,8 +51,7 @@ FRAME_PROGRESS_S_MAX: Final = 20.0
 """A frame that has begun may bring nothing more for so long at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkSettings:
+class LinkSettings(Struct, frozen=True):
     """What an operator may set, and so without defaults of its own. Seconds; `dead_after_s` is at least two heartbeat
     periods (of either side).
 

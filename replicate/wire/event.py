@@ -1,4 +1,4 @@
-"""What a link tells its server: one frozen dataclass an event.
+"""What a link tells its server: one frozen Struct an event.
 
 Guarantees: events come in the order in which their messages came; `Closed` is the last one of a connection.
 Leaves to others: what the server does about it (its docstring says what must be done next). Pure.
@@ -6,9 +6,10 @@ Leaves to others: what the server does about it (its docstring says what must be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from replicate.errors import ReplicateError
 from replicate.journal.record import FrameBatch
@@ -41,8 +42,7 @@ class CloseReason(Enum):
     CONNECTION_LOST = "connection lost"
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(Struct, frozen=True):
     """The last event of a link. Next: write what `bytes_to_send` still gives, then close the socket.
 
     `error` says what and what to do (None after a BYE); `text` is the reason of a BYE.
@@ -53,8 +53,7 @@ class Closed:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HandoverSaid:
+class HandoverSaid(Struct, frozen=True):
     """The peer has said something about an exchange of roles. The answer goes out by `Link.say_handover`."""
 
     message: HandoverAsk | HandoverReady | Handover | HandoverDone
@@ -63,37 +62,32 @@ class HandoverSaid:
 # At the source.
 
 
-@dataclass(frozen=True, slots=True)
-class Connected:
+class Connected(Struct, frozen=True):
     """The receiver has answered and is who it should be. Next: wait for RestartRequested."""
 
     peer: Introduction
 
 
-@dataclass(frozen=True, slots=True)
-class RestartRequested:
+class RestartRequested(Struct, frozen=True):
     """The receiver has said from where. Next: `resync.decide`, then `SourceLink.start` or `.refuse`."""
 
     restart: Restart
 
 
-@dataclass(frozen=True, slots=True)
-class SendingStopped:
+class SendingStopped(Struct, frozen=True):
     """XOFF: `can_send_bulk` is false until SendingResumed. `free_bytes` of the receive pool are left."""
 
     reason: str
     free_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendingResumed:
+class SendingResumed(Struct, frozen=True):
     """XON: go on from `next_send_seqno`."""
 
     free_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(Struct, frozen=True):
     """How far the receiver has come. `reply` was checked: no number in it lies above what was sent.
 
     `round_trip_s`: of the heartbeat that it answers; None when it was sent unasked.
@@ -103,23 +97,20 @@ class Acknowledged:
     round_trip_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class SeedRequested:
+class SeedRequested(Struct, frozen=True):
     """The receiver wants a seed first. Next: `SourceLink.prepare_seed` while it is made, then `start_seed`, or
     `refuse`."""
 
     request: SeedRequest
 
 
-@dataclass(frozen=True, slots=True)
-class SeedAcknowledged:
+class SeedAcknowledged(Struct, frozen=True):
     """The receiver has written the seed up to `offset`: `can_send_seed` may have become true."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class SeedTaken:
+class SeedTaken(Struct, frozen=True):
     """The receiver has the whole seed on its disk. Next: forget the file, wait for RestartRequested."""
 
     seed: bytes
@@ -128,16 +119,14 @@ class SeedTaken:
 # At the receiver.
 
 
-@dataclass(frozen=True, slots=True)
-class SourceIntroduced:
+class SourceIntroduced(Struct, frozen=True):
     """A source has said who it is, and belongs to us. Next: `ReceiverLink.accept`, or `.refuse` (a second source, an
     instance that is not registered), within the hello's deadline."""
 
     peer: Introduction
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Struct, frozen=True):
     """The source will send from `start.from_seqno`, part `start.from_part`; the catalogue that holds there is complete.
 
     `catalogue`: its bytes as the source gave them to `SourceLink.start`, checked by length and CRC.
@@ -150,15 +139,13 @@ class Started:
     discards_parts: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BatchReceived:
+class BatchReceived(Struct, frozen=True):
     """The next transactions, gap-free. Next: into the receive pool, in this order."""
 
     batch: FrameBatch
 
 
-@dataclass(frozen=True, slots=True)
-class PartsReceived:
+class PartsReceived(Struct, frozen=True):
     """The next part frames of the large transaction `seqno`. A `first_part` of 0 discards what was there of it."""
 
     seqno: int
@@ -168,8 +155,7 @@ class PartsReceived:
     frames: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LargeReceived:
+class LargeReceived(Struct, frozen=True):
     """The commit frame of the large transaction `seqno`; all its `parts` parts have been handed on."""
 
     seqno: int
@@ -178,52 +164,45 @@ class LargeReceived:
     frame: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatReceived:
+class HeartbeatReceived(Struct, frozen=True):
     """Where the source stands. It is answered already. Next: note the numbers for `status`."""
 
     heartbeat: Heartbeat
 
 
-@dataclass(frozen=True, slots=True)
-class SeedBeingMade:
+class SeedBeingMade(Struct, frozen=True):
     """The source makes the seed that was asked for: `done` of its `pages`."""
 
     done: int
     pages: int
 
 
-@dataclass(frozen=True, slots=True)
-class SeedAnnounced:
+class SeedAnnounced(Struct, frozen=True):
     """The seed follows from `start.offset` on: what was asked for, or 0 (what is here of another one is void)."""
 
     start: SeedStart
 
 
-@dataclass(frozen=True, slots=True)
-class SeedReceived:
+class SeedReceived(Struct, frozen=True):
     """The next bytes of the seed. Next: write them, then `ReceiverLink.acknowledge_seed`."""
 
     offset: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SeedComplete:
+class SeedComplete(Struct, frozen=True):
     """All of it has come. Next: sync it, then `ReceiverLink.seed_taken`."""
 
     file_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class LostOffered:
+class LostOffered(Struct, frozen=True):
     """The receiver has a lost file. Next: `SourceLink.lost_taken`, with how much of it is here."""
 
     offer: LostOffer
 
 
-@dataclass(frozen=True, slots=True)
-class LostReceived:
+class LostReceived(Struct, frozen=True):
     """The next bytes of the file that was offered. Next: write them, then `SourceLink.lost_taken`."""
 
     offer: LostOffer
@@ -231,15 +210,13 @@ class LostReceived:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LostAcknowledged:
+class LostAcknowledged(Struct, frozen=True):
     """The source has the offered file up to `taken.offset`."""
 
     taken: LostTaken
 
 
-@dataclass(frozen=True, slots=True)
-class CheckReceived:
+class CheckReceived(Struct, frozen=True):
     """The source has told what it holds of a range."""
 
     check: Check

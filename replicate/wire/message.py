@@ -1,4 +1,4 @@
-"""What the two servers say to each other: one frozen dataclass a message, one table of types and size limits.
+"""What the two servers say to each other: one frozen Struct a message, one table of types and size limits.
 
     source                                   receiver
       HELLO  ------------------------------>             who I am, version, features
@@ -44,9 +44,10 @@ Leaves to others: bytes (codec.py, frame.py), who may say what when (state.py). 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, TypeAlias
+
+from msgspec import Struct, field
 
 from replicate.limits import (
     BATCH_BYTES_MAX,
@@ -185,8 +186,7 @@ LOAD_REFUSED: Final = (RefuseCode.PARTITION_REFUSED, RefuseCode.ROWS_REFUSED)
 """A source that says so of a stream with a partition that is being loaded would stop all others, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Introduction:
+class Introduction(Struct, frozen=True):
     """Who speaks. `network` and `instance` are UUIDs of 16 bytes; `name` matches limits.NAME_PATTERN.
 
     `heartbeat_period_ms`: how often the speaker gives a sign of life; the listener waits for at least two of them.
@@ -211,8 +211,7 @@ class Introduction:
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(Struct, frozen=True):
     """The source's first message: the protocol that it speaks, and who it is."""
 
     major: int
@@ -220,8 +219,7 @@ class Hello:
     introduction: Introduction
 
 
-@dataclass(frozen=True, slots=True)
-class HelloReply:
+class HelloReply(Struct, frozen=True):
     """The receiver's answer: the protocol that both will speak, and who it is."""
 
     major: int
@@ -229,8 +227,7 @@ class HelloReply:
     introduction: Introduction
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
+class Restart(Struct, frozen=True):
     """The receiver asks for the stream.
 
     `next_seqno`: the first transaction that it has not safely taken over (everything below is applied or in its receive
@@ -250,8 +247,7 @@ class Restart:
     window_bytes: int = BATCH_BYTES_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """The source's answer: the stream begins at `from_seqno` (its part `from_part`), after the catalogue's bytes."""
 
     from_seqno: int
@@ -260,24 +256,21 @@ class Start:
     catalogue_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogueChunk:
+class CatalogueChunk(Struct, frozen=True):
     """A piece of the packed catalogue that holds at `from_seqno`; `offset` is where it belongs."""
 
     offset: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogueEnd:
+class CatalogueEnd(Struct, frozen=True):
     """The catalogue is complete: its length and CRC-32C."""
 
     catalogue_bytes: int
     check: int
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
+class Data(Struct, frozen=True):
     """Journal frames first_seqno..last_seqno, `count` of them, `raw_bytes` long; `data` is compressed if it says so."""
 
     first_seqno: int
@@ -288,8 +281,7 @@ class Data:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """Part frames first_part..first_part+count-1 of the large transaction `seqno`, whose spool bears `token`."""
 
     seqno: int
@@ -301,8 +293,7 @@ class Parts:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Large:
+class Large(Struct, frozen=True):
     """The commit frame of the large transaction `seqno`, after all its `parts`."""
 
     seqno: int
@@ -311,8 +302,7 @@ class Large:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True):
     """The source's sign of life. Times are wall clock nanoseconds, for showing lag only, never for decisions.
 
     `received_bytes`: all bytes that the source has received on this connection; proves that the way back works.
@@ -341,8 +331,7 @@ class UpdateState(IntEnum):
         return ("not running", "running", "not answering", "running, and a region waits there for its seed")[self]
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatReply:
+class HeartbeatReply(Struct, frozen=True):
     """The receiver's sign of life. `number`: of the last heartbeat received (0: none yet).
 
     `last_received_seqno` is in the receive pool, `last_applied_seqno` committed, `last_durable_seqno` there after a
@@ -361,23 +350,20 @@ class HeartbeatReply:
     received_bulk_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Xoff:
+class Xoff(Struct, frozen=True):
     """Stop sending journal frames; heartbeats go on. `free_bytes` of the receive pool are left."""
 
     reason: str
     free_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Xon:
+class Xon(Struct, frozen=True):
     """Go on from where you stopped."""
 
     free_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(Struct, frozen=True):
     """No, and why; the last word of the speaker. `facts`: names and numbers for the log."""
 
     code: str
@@ -385,15 +371,13 @@ class Refuse:
     facts: tuple[tuple[str, int | str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Bye:
+class Bye(Struct, frozen=True):
     """An orderly end; the last word of the speaker."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class SeedRequest:
+class SeedRequest(Struct, frozen=True):
     """The receiver asks for a seed. `request`: its own name for this wish (16 bytes), the same until it has been met.
 
     `seed`: the snapshot of which it has the first `offset` bytes already; zeros and 0 when it has nothing.
@@ -404,30 +388,26 @@ class SeedRequest:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class SeedRequestRegions(SeedRequest):
+class SeedRequestRegions(SeedRequest, frozen=True):
     """The same of these regions, beside the stream."""
 
     regions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SeedRequestPartitions(SeedRequest):
+class SeedRequestPartitions(SeedRequest, frozen=True):
     """The same of the rows of these partitions, which the stream brings by now."""
 
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SeedPreparing:
+class SeedPreparing(Struct, frozen=True):
     """The seed is being made: so many of its pages are."""
 
     done: int
     pages: int
 
 
-@dataclass(frozen=True, slots=True)
-class SeedStart:
+class SeedStart(Struct, frozen=True):
     """The file `seed` of `file_bytes` stands at transaction `seqno`; its bytes from `offset` on follow."""
 
     seed: bytes
@@ -436,37 +416,32 @@ class SeedStart:
     seqno: int
 
 
-@dataclass(frozen=True, slots=True)
-class SeedChunk:
+class SeedChunk(Struct, frozen=True):
     """The bytes of the seed file at `offset`."""
 
     offset: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SeedEnd:
+class SeedEnd(Struct, frozen=True):
     """All `file_bytes` have been sent."""
 
     file_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SeedAck:
+class SeedAck(Struct, frozen=True):
     """The receiver has written everything before `offset`."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class SeedDone:
+class SeedDone(Struct, frozen=True):
     """The receiver has all of `seed` on its disk; the source need not keep the file."""
 
     seed: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LostOffer:
+class LostOffer(Struct, frozen=True):
     """The receiver has a lost file: its XXH3, its length, and the numbers that it is about (`last_seqno` 0: nobody
     knows how far)."""
 
@@ -476,16 +451,14 @@ class LostOffer:
     last_seqno: int
 
 
-@dataclass(frozen=True, slots=True)
-class LostChunk:
+class LostChunk(Struct, frozen=True):
     """The bytes of the offered file at `offset`."""
 
     offset: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LostTaken:
+class LostTaken(Struct, frozen=True):
     """The source has the bytes of the file with that hash before `offset`; where that is all of them, durably, whole
     and under its name."""
 
@@ -508,8 +481,7 @@ class HandoverStep(IntEnum):
     """What the receiver has wished does not happen, or was only tried."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandoverAsk:
+class HandoverAsk(Struct, frozen=True):
     """The source asks, or tells what has become of a wish.
 
     `seqno`: of PROVE the number; of ENDED the exit code. `timeout_ms`: so long the source waits for the answer.
@@ -522,8 +494,7 @@ class HandoverAsk:
     texts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HandoverReady:
+class HandoverReady(Struct, frozen=True):
     """The receiver wishes, or answers.
 
     `seqno`: up to there it has applied all, durably. `vector` and `chains`: its position there, of PROVE. `timeout_ms`:
@@ -538,15 +509,13 @@ class HandoverReady:
     texts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Handover:
+class Handover(Struct, frozen=True):
     """The source has become secondary after transaction `seqno`: the receiver is to be primary from there on."""
 
     seqno: int
 
 
-@dataclass(frozen=True, slots=True)
-class HandoverDone:
+class HandoverDone(Struct, frozen=True):
     """The receiver is primary after transaction `seqno`; or is not, and `text` says why, with its `exit_code`."""
 
     seqno: int
@@ -554,8 +523,7 @@ class HandoverDone:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """What the source holds of one range of a table, at the transaction `seqno`, which was sent before.
 
     `round_wall_ns` names the round of the patrol, `number` counts its ranges from 1 on; with `is_last` it is over.

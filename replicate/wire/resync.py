@@ -12,8 +12,10 @@ Leaves to others: how positions are looked up, connections, roles (wire/introduc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.errors import ReplicateError
 from replicate.limits import PARTITION_STREAM
@@ -26,16 +28,14 @@ OTHERS_MAX: Final = 5
 """So many pairs beside the one that is named: a refusal carries FACTS_MAX facts."""
 
 
-@dataclass(frozen=True, slots=True)
-class LargeHead:
+class LargeHead(Struct, frozen=True):
     """The large transaction that stands at the restart's seqno in the source's journal."""
 
     token: int
     parts: int
 
 
-@dataclass(frozen=True, slots=True)
-class SourceView:
+class SourceView(Struct, frozen=True):
     """What the source has. Invariant: `oldest_seqno` <= `position.last_seqno` + 1.
 
     `position`: the end of its journal. `oldest_seqno`: the first transaction that its files still hold (last + 1 when
@@ -51,16 +51,14 @@ class SourceView:
     large: LargeHead | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StartAt:
+class StartAt(Struct, frozen=True):
     """Serve from `seqno`, its part `part`."""
 
     seqno: int
     part: int
 
 
-@dataclass(frozen=True, slots=True)
-class SecondaryAhead:
+class SecondaryAhead(Struct, frozen=True):
     """The secondary has transactions up to `secondary_last_seqno`; the source only up to `source_last_seqno`."""
 
     secondary_last_seqno: int
@@ -75,8 +73,7 @@ class SecondaryAhead:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RollbackFirst:
+class RollbackFirst(Struct, frozen=True):
     """Of `origin` the secondary has up to `secondary_origin_seqno`, the common past ends at `common_origin_seqno`.
 
     `ended_by`: name of the instance whose history record took over from that origin; "" if none did. `more_from`: the
@@ -121,8 +118,7 @@ class RollbackFirst:
         return error
 
 
-@dataclass(frozen=True, slots=True)
-class JournalMissing:
+class JournalMissing(Struct, frozen=True):
     """`next_seqno` is wanted; the source's files begin at `oldest_seqno`, or cannot prove the common past."""
 
     next_seqno: int
@@ -141,8 +137,7 @@ class JournalMissing:
         return refusal(RefuseCode.JOURNAL_MISSING, what, next_seqno=self.next_seqno, oldest_seqno=self.oldest_seqno)
 
 
-@dataclass(frozen=True, slots=True)
-class Diverged:
+class Diverged(Struct, frozen=True):
     """Before `next_seqno` both sides hold something else of `origin`: (origin_seqno, chain hash) of each."""
 
     next_seqno: int

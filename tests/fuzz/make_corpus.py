@@ -13,11 +13,12 @@ import struct
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import apsw
 import msgpack
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -105,12 +106,12 @@ def manifests() -> Made:
         SegmentCopy("00000000000000000001.journal", 1, 4, 4096, "ab" * 32),
         SegmentCopy("00000000000000000005.journal", 5, 9, 8192, "cd" * 32),
     )
-    made = asdict(Range("00" * 16, "11" * 16, 1, 9, 9, 20, 7, {"changes": "1f", "transactions": "2e"}, segments))
+    made = to_builtins(Range("00" * 16, "11" * 16, 1, 9, 9, 20, 7, {"changes": "1f", "transactions": "2e"}, segments))
     wrong: list[tuple[str, dict[str, object]]] = [
         ("one", {}),
         ("infinite", {"last_csn": math.inf}),
         ("digests-that-are-a-list", {"digests": ["1f"]}),
-        ("a-path", {"segments": [{**asdict(segments[0]), "name": "../../1.journal", "last_seqno": 9}]}),
+        ("a-path", {"segments": [{**to_builtins(segments[0]), "name": "../../1.journal", "last_seqno": 9}]}),
         ("without-segments", {"segments": []}),
         ("of-another-release", {"format": 4}),
         ("apart", {"format": 3, "folder": f"{1:020d}-{9:020d}-ab12"}),

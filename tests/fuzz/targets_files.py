@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from xxhash import xxh3_64_hexdigest
 
 from receiver_server.seed import read_request

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgpack
+from msgspec.structs import replace
 
 from replicate.audit.selection import Selection, exactly
 from replicate.journal.chain import Chain

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from receiver_server.link import ReceiverLink, ReceiverProgress
 from replicate.errors import DamagedError, GapError, InternalError, ProtocolViolationError

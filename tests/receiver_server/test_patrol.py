@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 import trio
+from msgspec.structs import replace
 
 from receiver_server.patrol import WAITING_MAX, PatrolFound, Verifying
 from replicate.admin.regions import add_region

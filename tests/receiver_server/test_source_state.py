@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from receiver_server.position import ReceivedParts, Reference
 from receiver_server.returning_primary import Returning

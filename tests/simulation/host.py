@@ -11,9 +11,10 @@ import contextlib
 import math
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 import replicate.door.barrier
 import replicate.door.interval_sync

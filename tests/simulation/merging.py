@@ -7,9 +7,11 @@ Leaves to others: what a row comes to (replicate/model/merged_row.py), when stam
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from replicate.errors import ConflictError
 from replicate.model.merged_row import NEVER, Groups, Lost, Row, RowChanged, Stamp, groups_of, lost, merged

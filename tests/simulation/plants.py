@@ -68,7 +68,7 @@ def _start_off_by_one() -> list[Change]:
     original = receiver_server.connection.ReceiverConnection._send_restart
 
     def send(self: Any, found: Any) -> None:
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         later = replace(found.position, last_seqno=found.position.last_seqno + 1)
         original(self, replace(found, position=later))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from receiver_server.link import ReceiverProgress
 from replicate.errors import GapError, InternalError, ProtocolViolationError

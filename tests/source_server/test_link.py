@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from receiver_server.link import ReceiverProgress
 from replicate.errors import GapError, InternalError

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from replicate.errors import PeerRefusedError
 from replicate.journal.record import FrameBatch, large_payload, pack_restated_large, read_head

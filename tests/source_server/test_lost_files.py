@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from replicate.errors import DiskFullError, InternalError
 from replicate.lost import travel

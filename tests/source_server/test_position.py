@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from replicate.compare.last_compare import look_at_compared, note_compared
 from replicate.daemon.daemon import DaemonContext

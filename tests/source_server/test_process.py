@@ -8,13 +8,13 @@ import resource
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from receiver_server.link import ReceiverLink
 from replicate.door.door import Door

@@ -9,10 +9,10 @@ at the cursor. X is c; a sends to b, and gets what c has written while it does.
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.door.recovery.opening import make_chain
 from replicate.instance.instance import Instance

@@ -3,12 +3,12 @@ name."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from receiver_server.link import ReceiverLink
 from replicate.admin import subscriptions

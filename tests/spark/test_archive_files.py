@@ -3,13 +3,13 @@ hold the same, and what was begun and not finished is nobody's."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from replicate.errors import DamagedError, DiskFullError, JournalIOError
 from replicate.journal.chain import Chain

@@ -10,12 +10,12 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.cli.main import run
 from replicate.compare.compare import compare

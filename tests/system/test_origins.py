@@ -7,10 +7,10 @@ its journal directory turns out to be a restored copy, so its incarnation rises.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.instance.file import encode, read_file
 from replicate.system.files import replace_file

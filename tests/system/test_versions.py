@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import apsw
 import pytest
 import trio
 from crc32c import crc32c
+from msgspec.structs import replace
 
 import replicate
 from replicate.compare.compare import DIGEST_FORMAT, InstanceDigest

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from receiver_server.flow import Flow
 from replicate.door.barrier import Barrier

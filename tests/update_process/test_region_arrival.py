@@ -9,13 +9,13 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import apsw
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from replicate import connect
 from replicate.admin.region_release import release_region

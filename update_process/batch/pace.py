@@ -7,8 +7,9 @@ Leaves to others: clocks, databases. Pure.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 BY_PAGE_MAX: Final = 0.75
 """Of the time, at most, that is taken to go by pages: of a change that touches several, some goes by the change."""
@@ -16,8 +17,7 @@ COUNTED_MIN: Final = 1024
 """Of fewer changes no pages are counted: it would cost more than is learned."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """`changes` (1 at least) took `seconds`, and read `pages_read` of `pages` that there are.
 
     Changes here and there in a table cost a page each while they are few; of more, several share one. A time for each

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from replicate.door.secondary import ApplySession
 from replicate.errors import ConflictError, JournalDamagedError
@@ -32,8 +33,7 @@ _DELETE: Final = int(Op.DELETE)
 _PHASES: Final = {_DELETE: "removing", _UPDATE: "changing", _INSERT: "inserting"}
 
 
-@dataclass(slots=True)
-class Applied:
+class Applied(Struct):
     """Rows written in each phase (an update of a unique column counts as a delete and an insert), and rows seen."""
 
     seen: int = 0
@@ -42,8 +42,7 @@ class Applied:
     inserted: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """How far a replay is. `done` and `whole` are of what is being done: transactions, rows or parts; `whole` is 0
     where nobody knows. The rest counts from the replay's beginning; `keys`: rows touched, once for each piece."""
 
@@ -76,8 +75,7 @@ class NetSource(Protocol):
         """The AUTOINCREMENT counters that moved."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Here:
+class _Here(Struct, frozen=True):
     """A net change without the tables that are not `here`: those of a region that waits for its seed."""
 
     found: NetSource

@@ -13,10 +13,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.audit.chain_parts import ChainPart, UnpackedPart, parts_of
 from replicate.audit.stretches import Stretch
@@ -84,8 +86,7 @@ def require_here(names: Sequence[str | Path]) -> None:
             journal_directory(path)
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveRanges:
+class ArchiveRanges(Struct, frozen=True):
     """An archive as far as it is finished."""
 
     files: ArchiveFiles
@@ -100,8 +101,7 @@ class ArchiveRanges:
         return next((one for one in self.ranges if one.first_seqno <= seqno <= one.last_seqno), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """What one journal holds of a range of numbers: (a part of) a range of an archive, or a directory's segments."""
 
     first_seqno: int

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from enum import Flag, auto
 from functools import lru_cache
 from itertools import chain, compress, repeat
 from operator import eq, is_, ne, not_
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from replicate.errors import ConflictError, FormatUnknownError, JournalDamagedError
 from replicate.journal.record import changes_of
@@ -87,8 +88,7 @@ class NetSequence(NamedTuple):
     new: int | None
 
 
-@dataclass(slots=True)
-class NetChange:
+class NetChange(Struct):
     """Folds transactions one after another. `definition_of` raises for a table id that is not known.
 
     A row is what one table id and one key name (the hidden rowid where there is one, else the primary key of a WITHOUT

@@ -15,9 +15,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from replicate.door.recovery.opening import require_seeded
 from replicate.door.snapshot import door_of

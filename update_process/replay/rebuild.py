@@ -13,9 +13,10 @@ Leaves to others: the command line; how a replay works.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.door.partial_journal import mark_partial
 from replicate.door.recovery.opening import SEEDING_MARKER
@@ -60,8 +61,7 @@ MICROSECONDS: Final = 1_000_000
 GO_ON: Final = "To bring it further from where it stands: replicate -i INSTANCE replay --journal URI. "
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
+class Rebuilt(Struct, frozen=True):
     """`base`: what the base copy was, None where it was in its place already; `replay`: what came after it. `seqno`:
     where the secondary stands."""
 

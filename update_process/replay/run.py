@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from msgspec import Struct
+
 from replicate.door.secondary import ApplySession
 from replicate.errors import DamagedError, GapError, NotSupportedError, OutcomeUnknownError, ReplicateError
 from replicate.journal.prepared_segment import AsideSegment
@@ -74,8 +76,7 @@ def local_engine(definition_of: Callable[[int], TableDefinition], first_seqno: i
     return NetChange(definition_of)
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """Where a replay has read (or would read) a range from."""
 
     first_seqno: int
@@ -83,8 +84,7 @@ class Source:
     where: str
 
 
-@dataclass(slots=True)
-class Summary:
+class Summary(Struct):
     """What a replay has done. `alone`: transactions that were applied one by one; `large`: those of them that are large
     ones. `seqno`: where it stands now. `changes`: of rows in what was collapsed; `keys`: rows that they touched, once
     for each piece. `alone_changes`: of rows in what was applied one by one. Rows that were `deleted`, `updated` and
@@ -123,8 +123,7 @@ class Summary:
             self.inserted += rows[Op.INSERT]
 
 
-@dataclass(slots=True)
-class _Piece:
+class _Piece(Struct):
     aside: AsideSegment | None
     net: Net
     position: Position

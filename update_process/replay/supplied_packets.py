@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from replicate.door.recovery.opening import require_seeded
 from replicate.door.snapshot import door_of

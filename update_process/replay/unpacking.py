@@ -12,9 +12,10 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.standing_aside import asked_aside
@@ -39,8 +40,7 @@ LOOK_EVERY_BYTES: Final = 64 * MIB
 """So often it is looked whether the disk still has room."""
 
 
-@dataclass(slots=True)
-class Imported:
+class Imported(Struct):
     """What an import has done. `applied`: packets that are applied whole; `in_part`: up to
     the large transaction that goes on in another one; `known`: those that brought nothing new;
     `waiting`: those that need others first; `heard`: replicas that have said how far they are. On a supplier

@@ -13,11 +13,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise, repeat
 from operator import itemgetter, sub
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
 from replicate.journal.frame import FIXED_ELEMENTS, ORIGIN_OFFSET
@@ -77,8 +77,7 @@ def joined(pieces: Sequence[Changes]) -> Changes:
     return Changes(*(list(chain.from_iterable(columns)) for columns in zip(*pieces, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(Struct, frozen=True):
     """A plain window by columns. `ends[n]`: changes up to and with the n-th transaction; None: each has exactly one."""
 
     first_seqno: int

@@ -14,12 +14,12 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import repeat
 from operator import xor
 from typing import Any, Final
 
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from replicate.errors import JournalDamagedError
 from replicate.journal.frame import CHECK_OFFSET, FRAME_PREFIX_BYTES, SEQNO_OFFSET

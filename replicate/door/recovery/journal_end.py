@@ -8,7 +8,8 @@ Leaves to others: locks and control words (door/door.py), the verdict over damag
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from replicate.door.ledger import Moved
 from replicate.errors import FrameDamaged, JournalMissingError
@@ -19,8 +20,7 @@ from replicate.journal.segment import SegmentFile, read_exactly
 from replicate.model.transaction import DefinitionChange, Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(Struct, frozen=True):
     """The whole frames found (None: none), the head of the last one, and the offsets of those that change the
     catalogue. `file_bytes`: how much of what should stand there the file has. `moved`: as in `Ledger.advance`."""
 

@@ -13,8 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from replicate.door.door import Door
 from replicate.door.recovery.recovery import LOCK_TIMEOUT_S, attach_or_recover

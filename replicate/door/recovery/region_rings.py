@@ -8,7 +8,8 @@ when recovery is killed and runs again. Leaves to others: locks, the control blo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from replicate.door.recovery.journal_end import changes_catalogue
 from replicate.door.recovery.stale_wal import refuse_stale
@@ -30,8 +31,7 @@ from replicate.system.failpoint import hit
 from replicate.system.files import read_private, replace_file
 
 
-@dataclass(slots=True)
-class Region:
+class Region(Struct):
     """One region, opened for recovery: what it held when it was opened."""
 
     entry: RegionEntry
@@ -42,8 +42,7 @@ class Region:
     last_csn: int = 0
 
 
-@dataclass(slots=True)
-class Journal:
+class Journal(Struct):
     """The newest segment while it is being recovered. Invariant: everything before `end` verifies."""
 
     segment: SegmentFile

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from replicate.errors import (
     CopyTooOldError,
@@ -76,8 +77,7 @@ def check_reach(instance: Instance, chain: Chain, entry: RegionEntry, region: Me
     return oldest
 
 
-@dataclass(frozen=True, slots=True)
-class InForce:
+class InForce(Struct, frozen=True):
     """What is in force at the journal's end: it knows every table of all frames from `first_seqno`, its newest
     segment's first, on."""
 

@@ -10,11 +10,11 @@ The tables are plain SQL, not STRICT: any SQLite release that can read the user'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import apsw
 import msgpack
+from msgspec import Struct
 
 from replicate.errors import FormatUnknownError, RegionDamagedError, RegionReplacedError, SchemaChangedError
 from replicate.limits import FORMAT_VERSION, PARTITION_STREAM, RING_SLOTS
@@ -87,8 +87,7 @@ _SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
 
 
-@dataclass(frozen=True, slots=True)
-class RegionIdentity:
+class RegionIdentity(Struct, frozen=True):
     """What a region's file says about itself. UUIDs are 16 bytes; `journal_mode` is the one from before `install`."""
 
     format: int

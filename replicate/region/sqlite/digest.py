@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, islice
 from typing import Any, Final
 
 import apsw
 import msgpack
+from msgspec import Struct
 from xxhash import xxh3_128
 
 from replicate.model.column_list import WHOLE, TableShare
@@ -58,8 +58,7 @@ Progress = Callable[[str, int], None]
 """Called with a table's name and the rows of it that have been read, after each chunk."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableDigest:
+class TableDigest(Struct, frozen=True):
     """One table: its rows' number and the 128-bit digest of its definition and rows, in hexadecimal; "" for a table
     whose rows are not all here."""
 
@@ -68,8 +67,7 @@ class TableDigest:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class RegionDigest:
+class RegionDigest(Struct, frozen=True):
     """All tables by name (sqlite_sequence last, if there is one), the schema's digest, and the digest of it all."""
 
     tables: tuple[TableDigest, ...]
@@ -87,8 +85,7 @@ class TableVerdict(Enum):
     LEFT_OUT = "left out, its rows are not all in both"
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnDifference:
+class ColumnDifference(Struct, frozen=True):
     """A column of a row with both values; `column` is "rowid" for the hidden rowid."""
 
     column: str
@@ -96,8 +93,7 @@ class ColumnDifference:
     second: Any
 
 
-@dataclass(frozen=True, slots=True)
-class RowDifference:
+class RowDifference(Struct, frozen=True):
     """A row that differs, or is only on one side (then `columns` is empty)."""
 
     table: str
@@ -106,8 +102,7 @@ class RowDifference:
     columns: tuple[ColumnDifference, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TableComparison:
+class TableComparison(Struct, frozen=True):
     """One table: how it compares, why (for DIFFERENT), rows read on each side, and its first differing rows.
 
     Reading stops at the wanted number of differences, so the row counts of a different table may be short.
@@ -126,8 +121,7 @@ class TableComparison:
         return self.status not in (TableVerdict.EQUAL, TableVerdict.LEFT_OUT)
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaDifference:
+class SchemaDifference(Struct, frozen=True):
     """An object whose definition differs; None where it is missing. `left_out`: its audit element is not in both."""
 
     kind: str
@@ -137,8 +131,7 @@ class SchemaDifference:
     left_out: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Two regions compared."""
 
     tables: tuple[TableComparison, ...]

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import apsw
 import msgpack
+from msgspec import Struct, field
 
 from replicate.errors import ConflictError, NotFoundError, NotSupportedError
 from replicate.limits import MIB
@@ -46,8 +46,7 @@ _VALUES: Final = (str, bytes, float, int, type(None))
 Key = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Wrong:
+class Wrong(Struct, frozen=True):
     """What is wrong with an index (`index` is ROWS: with the table), in words, and the key of the row or entry; None
     where it cannot be read at all."""
 
@@ -56,8 +55,7 @@ class Wrong:
     key: Key | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WithoutParent:
+class WithoutParent(Struct, frozen=True):
     """So many rows name a row of `parent` that is not there. `key`: of the first one."""
 
     parent: str
@@ -65,8 +63,7 @@ class WithoutParent:
     key: Key
 
 
-@dataclass(slots=True)
-class Walked:
+class Walked(Struct):
     """So many rows, or entries, were looked at. `upto`: the last one, None at the end. `left_out`: by index, why it, or
     a part of it, cannot be looked at. `size`: bytes that were read from the file."""
 

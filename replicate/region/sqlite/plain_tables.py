@@ -9,11 +9,11 @@ Leaves to others: where the copy comes from, and who is given it. Only for a cop
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import apsw
+from msgspec import Struct
 
 from replicate.region.sqlite.adopt_copy import becoming_whole
 from replicate.region.sqlite.open import remove, write_transaction
@@ -25,8 +25,7 @@ from replicate.region.sqlite.virtual_tables import VIEWS, shadow_tables, virtual
 _OBJECTS: Final = "SELECT name, sql, tbl_name FROM main.sqlite_schema WHERE type = ? AND sql IS NOT NULL ORDER BY rowid"
 
 
-@dataclass(frozen=True, slots=True)
-class PlainTables:
+class PlainTables(Struct, frozen=True):
     """`left_out`: views, triggers, and virtual tables that show another one. `outside`: (table, the table that it
     refers to by a foreign key, which is not there)."""
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 import apsw
+from msgspec import Struct
 
 from replicate.errors import ReplicateError
 from replicate.region.protocol import ReadRegion
@@ -23,8 +23,7 @@ from replicate.region.sqlite.open import open_region, translate
 from replicate.region.sqlite.open_region import OpenedFile
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """`wal_bytes` is the size of the WAL file, `pending_bytes` what of it is not checkpointed, `hindrances` who keeps
     it so."""
 

@@ -13,11 +13,12 @@ whatever becomes of it: no image of it holds the rowid.
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import apsw
 import msgpack
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.errors import ConflictError, NotSupportedError, RegionDamagedError
 from replicate.limits import PARTITION_DEFAULT
@@ -49,8 +50,7 @@ _GENERATED: Final = (2, 3)
 """`hidden` of PRAGMA table_xinfo: VIRTUAL and STORED generated columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """All tables' definitions, and the new or changed ones among them."""
 
     definitions: tuple[TableDefinition, ...]

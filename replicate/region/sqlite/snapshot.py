@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import apsw
+from msgspec import Struct
 
 from replicate.errors import AlreadyExistsError, BusyError
 from replicate.region.sqlite.bookkeeping import is_region
@@ -51,8 +51,7 @@ def end_read(connection: apsw.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-@dataclass(slots=True)
-class OpenRegions:
+class OpenRegions(Struct):
     """Read-only connections, one for each region by name, that begin and end their read transactions together."""
 
     connections: dict[str, apsw.Connection]

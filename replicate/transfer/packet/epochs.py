@@ -12,8 +12,10 @@ Leaves to others: files (epochs_file.py), and the journal. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from replicate.errors import NotFoundError, UsageError
 from replicate.model.vector import Position
@@ -23,8 +25,7 @@ EXPORTS_KEPT: Final = 1000
 """Of older exports `packet recover` knows nothing any more; the epochs do."""
 
 
-@dataclass(frozen=True, slots=True)
-class EpochRow:
+class EpochRow(Struct, frozen=True):
     """`position`: how far the replica is (was, at `wall_ns`)."""
 
     position: Position
@@ -36,8 +37,7 @@ class EpochRow:
         return self.position.last_seqno
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(Struct, frozen=True):
     """One other replica."""
 
     heard: EpochRow | None = None
@@ -49,8 +49,7 @@ class Replica:
         return self.estimated or self.heard
 
 
-@dataclass(frozen=True, slots=True)
-class PacketExport:
+class PacketExport(Struct, frozen=True):
     """A packet that was made: for whom, from where (`base`) to which transaction, and as which file."""
 
     number: int
@@ -63,8 +62,7 @@ class PacketExport:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class LackingPacket:
+class LackingPacket(Struct, frozen=True):
     """Why packets wait: one before them is not here. `what` it would bring, and of whom; `do`: the command for the
     other side; `last_seqno`: the last one of it by our own numbers, after which it is not lacking any more; between
     suppliers `needs` says that instead, of each origin."""
@@ -75,8 +73,7 @@ class LackingPacket:
     needs: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Epochs:
+class Epochs(Struct, frozen=True):
     """What this instance knows of all others. `last_number`: of its last packet. `origins`: by key, beside those that
     its own journal names. `waiting`: packets that are here and cannot be applied
     yet, by what they say they are, and the last transaction of each. `level`: by supplier the incarnation of ours that

@@ -12,9 +12,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
@@ -80,8 +82,7 @@ def quiet(_done: int, _whole: int) -> None:
     """A Told that tells nobody."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
+class Exported(Struct, frozen=True):
     """A packet that was made. `last_seqno` below `first_seqno`: a receipt, or a part of a large transaction."""
 
     path: Path
@@ -460,16 +461,14 @@ def _free(number: int, path_of: Callable[[int], Path]) -> tuple[int, Path]:
     return at, path_of(at)
 
 
-@dataclass(frozen=True, slots=True)
-class _CutPacket:
+class _CutPacket(Struct, frozen=True):
     exported: Exported
     end: Position
     end_inside: int
     goes_on: tuple[int, int]
 
 
-@dataclass(slots=True)
-class _Cut:
+class _Cut(Struct):
     """Writes what comes next of the journal, as much as fits `budget` bytes."""
 
     writer: PacketWriter

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
 import msgpack
+from msgspec import Struct
 
 from replicate.errors import DamagedError
 from replicate.limits import KIB, MIB, NAME_PATTERN, PARTITION_NONE
@@ -73,8 +73,7 @@ PACKET: Final = RecordFormat(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentPart:
+class SegmentPart(Struct, frozen=True):
     """A segment that begins with `first_seqno`. `size` not 0: it is the whole one of a large transaction, so many bytes
     long, of which those from `offset` on follow; it may go on in the next packet."""
 
@@ -96,8 +95,7 @@ class SegmentPart:
         return cls(first, size, offset)
 
 
-@dataclass(frozen=True, slots=True)
-class OriginName:
+class OriginName(Struct, frozen=True):
     """Which instance an origin's key stands for, and the number of its first transaction in the sender's journal (0:
     not told)."""
 
@@ -110,8 +108,7 @@ class OriginName:
 NO_LARGE: Final = (0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class BetweenSuppliers:
+class BetweenSuppliers(Struct, frozen=True):
     """What a supplier's packet says besides. `incarnation`: the one that the sender writes in. `goes_on`: origin and
     number of the large transaction that its first bytes are of, `goes_on_after`: its last bytes; NO_LARGE: of none.
     `met`: of each target the last incarnation that the sender has met, 0: none."""
@@ -135,8 +132,7 @@ class BetweenSuppliers:
         return cls(incarnation, (origin, number), (origin_after, number_after), tuple(met))
 
 
-@dataclass(frozen=True, slots=True)
-class Excerpt:
+class Excerpt(Struct, frozen=True):
     """What a packet says of which not all is there, or not in its writers' words. `partitions`: those whose changes it
     has, ascending; (): all. `filter`: the identities of the filters that it came through to its sender; "": none."""
 
@@ -157,8 +153,7 @@ class Excerpt:
         return cls(tuple(numbers), told_by)
 
 
-@dataclass(frozen=True, slots=True)
-class PacketSummary:
+class PacketSummary(Struct, frozen=True):
     """What a packet is, whose and for whom. UUIDs have 16 bytes.
 
     `number`: rises with each packet of the sender; `before`: of the one that leads there where it begins, 0 when there
@@ -279,8 +274,7 @@ def _origin(key: Any, instance: Any, incarnation: Any, begins: Any) -> OriginNam
     return OriginName(key, instance, incarnation, begins)
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """`certificates`: the signer's in PEM form, and what leads from it to the CA. `value`: over the body of SUMMARY."""
 
     certificates: bytes

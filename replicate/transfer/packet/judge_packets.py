@@ -9,8 +9,10 @@ Leaves to others: in which order packets are applied (order.py), and how.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.door.restart_view import view_for
 from replicate.door.snapshot import door_of
@@ -51,8 +53,7 @@ from replicate.wire.message import Restart
 from replicate.wire.resync import JournalMissing, RollbackFirst, StartAt, decide
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(Struct, frozen=True):
     """A packet that may be taken. `certificates`: of who has signed it, PEM; b"" where nobody had to."""
 
     path: Path
@@ -61,8 +62,7 @@ class Offered:
     certificates: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Inbox:
+class Inbox(Struct, frozen=True):
     """What was found: packets that may be taken, those that may not with the reason, and how many are for others."""
 
     packets: tuple[Offered, ...]

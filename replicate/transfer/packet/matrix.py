@@ -9,8 +9,10 @@ Leaves to others: how it is shown.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 import replicate as package
 from replicate.errors import UsageError
@@ -28,8 +30,7 @@ ESTIMATED: Final = "estimated"
 UNKNOWN: Final = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixRow:
+class MatrixRow(Struct, frozen=True):
     """`epochs`: of each origin of the matrix. `age_s`: since it was heard of, also where a later estimate is shown;
     None: never. `is_late`: it gets packets, and has confirmed nothing for too long."""
 
@@ -41,8 +42,7 @@ class MatrixRow:
     is_late: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EpochMatrix:
+class EpochMatrix(Struct, frozen=True):
     """`origins`: the columns."""
 
     origins: tuple[str, ...]

@@ -9,14 +9,14 @@ Leaves to others: files. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from replicate.model.vector import Position
 from replicate.transfer.packet.format import PacketSummary
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
+class Reached(Struct, frozen=True):
     """Everything up to `seqno` is there, and of the large transaction after it as many bytes as `parts` says by
     sender: they are those of its journal."""
 
@@ -36,8 +36,7 @@ class Reached:
         return packet.base.last_seqno < self.seqno or (packet.base.last_seqno == self.seqno and packet.inside <= has)
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """`chosen`: to be taken in this order, as places in what was given; they lead to transaction `seqno`. `waiting`:
     those that bring something after that."""
 
@@ -46,8 +45,7 @@ class Order:
     seqno: int
 
 
-@dataclass(frozen=True, slots=True)
-class TooMuch:
+class TooMuch(Struct, frozen=True):
     """This site has transactions of an origin up to `ours`, of which `packet`, which leads further, has them up to
     `theirs`: another site took over there. `seqno`: our own number of the last one that both have."""
 
@@ -103,8 +101,7 @@ def _ends(packet: PacketSummary) -> tuple[int, int]:
     return packet.end.last_seqno, packet.end_inside
 
 
-@dataclass(frozen=True, slots=True)
-class PacketGap:
+class PacketGap(Struct, frozen=True):
     """What is missing before `packet` can be applied: the transactions `first_seqno` to `last_seqno`. `last_seqno` 0: a
     part of the large transaction `first_seqno`, before that packet, or, where `is_after`, after it."""
 

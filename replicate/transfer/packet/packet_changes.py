@@ -10,9 +10,10 @@ Leaves to others: files, packets. Pure: one for each packet, in order from its b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
+
+from msgspec import Struct
 
 from replicate.filters.restating import StreamItem
 from replicate.filters.selection import PartitionSelection
@@ -52,8 +53,7 @@ class Passing(Protocol):
         that commits it (journal/merged_large.py)."""
 
 
-@dataclass(frozen=True, slots=True)
-class LargeTold:
+class LargeTold(Struct, frozen=True):
     """A large transaction in other words that is large itself: `items` are its parts, and the frame that commits them,
     made while they are asked for. `token`: of the parts; the same words of it always have the same. Who has these
     parts already calls `learn` instead."""

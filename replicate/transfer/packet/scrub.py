@@ -8,8 +8,9 @@ Leaves to others: how a time is written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.door.pruning import prune_journal
 from replicate.door.snapshot import door_of
@@ -21,8 +22,7 @@ from replicate.transfer.packet.epochs_file import read_epochs
 DAY_NS: Final = 86_400 * 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class KeptFor:
+class KeptFor(Struct, frozen=True):
     """For that peer everything after `seqno` is kept; None: nothing is. `aged`: because of packets' age, and not of
     what it has confirmed."""
 
@@ -31,8 +31,7 @@ class KeptFor:
     aged: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Scrubbed:
+class Scrubbed(Struct, frozen=True):
     """`removed`: the first transaction of each segment that is gone (or would be)."""
 
     removed: list[int]

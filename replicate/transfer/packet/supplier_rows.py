@@ -13,8 +13,9 @@ Leaves to others: where rows are kept (epochs.py), which place of our journal th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.limits import PARTITION_STREAM
 from replicate.model.ruv import NOTHING, lacks
@@ -28,8 +29,7 @@ UNPROVEN: Final = 0
 """In the place of a chain hash that nobody has told: the number alone is known. What comes after it proves itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetSupplier:
+class MetSupplier(Struct, frozen=True):
     """One that our journal names. `living`: the origin that it writes now; `told`: what that one has told."""
 
     name: str
@@ -39,8 +39,7 @@ class MetSupplier:
     told: Told
 
 
-@dataclass(frozen=True, slots=True)
-class SupplierRow:
+class SupplierRow(Struct, frozen=True):
     """`heard`: what it has; `known`: with what was exported to it since. By origin its last number, and the chain hash
     there."""
 

@@ -10,7 +10,9 @@ on the disk.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.door.absorb_stamps import writers_and_seen
 from replicate.door.door import Door
@@ -34,8 +36,7 @@ from replicate.transfer.packet.supplier_rows import (
 from replicate.wire.vector_refusals import refused
 
 
-@dataclass(frozen=True, slots=True)
-class SuppliersView:
+class SuppliersView(Struct, frozen=True):
     """`supplied`: what our journal has and holds; `last_seqno`: where it ends. `names`: by origin."""
 
     instance: Instance

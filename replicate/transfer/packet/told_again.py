@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from replicate.errors import InternalError
 from replicate.filters.restating import StreamLarge, StreamParts

@@ -10,7 +10,8 @@ Leaves to others: files, who merges what. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from replicate.model.ruv import NOTHING, Forked, covers, lacks
 from replicate.model.vector import Chains
@@ -21,8 +22,7 @@ Part = tuple[bytes, int, int]
 """A large transaction of which something is here: whose journal the bytes are of, its origin and number."""
 
 
-@dataclass(frozen=True, slots=True)
-class VectorOrder:
+class VectorOrder(Struct, frozen=True):
     """`chosen`: to be taken in this order, as places in what was given. `waiting`: those that bring something more,
     among them chosen ones that end inside a large transaction which does not go on. `reached`: what is here then."""
 
@@ -31,8 +31,7 @@ class VectorOrder:
     reached: Chains
 
 
-@dataclass(frozen=True, slots=True)
-class MissingRange:
+class MissingRange(Struct, frozen=True):
     """Of an origin the numbers `first` to `last`."""
 
     origin: int
@@ -40,8 +39,7 @@ class MissingRange:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class VectorGap:
+class VectorGap(Struct, frozen=True):
     """What is missing before `packet` can be applied. `missing` is empty where it is a part of a large transaction
     before it, or, where `is_after`, after it."""
 

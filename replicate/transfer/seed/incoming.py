@@ -15,9 +15,10 @@ from __future__ import annotations
 import os
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.errors import DamagedError, DiskFullError, NotFoundError
 from replicate.limits import MIB
@@ -50,8 +51,7 @@ def seed_directory(instance_path: Path) -> Path:
     return directory
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
+class Incoming(Struct, frozen=True):
     """The files in `directory`."""
 
     directory: Path

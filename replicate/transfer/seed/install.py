@@ -15,9 +15,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.compare.index_found import forget_indexes
 from replicate.compare.last_compare import note_seeded
@@ -69,8 +71,7 @@ def silent(_region: str, _done: int, _pages: int) -> None:
     """A Progress that tells nobody."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seeded:
+class Seeded(Struct, frozen=True):
     """What a seed has made. `seqno`: the last transaction that the secondary holds."""
 
     seqno: int

@@ -16,9 +16,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 import replicate
 from replicate.daemon.files import DaemonFiles
@@ -61,8 +62,7 @@ def _silent(_region: str, _done: int, _pages: int) -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class MadeSeed:
+class MadeSeed(Struct, frozen=True):
     """A seed file that stands at `path`. `seqno`: the last transaction in it."""
 
     path: Path
@@ -70,6 +70,7 @@ class MadeSeed:
     regions: tuple[str, ...]
     pages: int
     bytes: int
+    consumer: str
 
 
 def register_consumer(primary: Instance, name: str, uuid_hex: str, door: Door) -> Consumer:
@@ -328,7 +329,7 @@ def _write(
             door.wait_durable(snapshot.seqno)
             size = writer.finish()
     assert size == total_bytes
-    return MadeSeed(path, header.seqno, tuple(r.name for r in regions), header.pages, size)
+    return MadeSeed(path, header.seqno, tuple(r.name for r in regions), header.pages, size, consumer.name)
 
 
 def _cut_copies(

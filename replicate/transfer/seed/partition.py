@@ -18,10 +18,11 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.compare.last_compare import note_seeded
 from replicate.daemon.last_run import start_again
@@ -65,8 +66,7 @@ ROLLING: Final = "bringing the copy forward"
 PUTTING_IN: Final = "putting rows in"
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """`seqno`: of the copy; `held_from`: the place at which its rows were put in; `tables`: how many there are."""
 
     seqno: int
@@ -75,8 +75,7 @@ class Loaded:
     tables: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
+class _Copy(Struct, frozen=True):
     name: str
     path: Path
     uuid: bytes

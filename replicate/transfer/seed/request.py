@@ -12,8 +12,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
 from typing import Any, Final, Protocol
+
+from msgspec.structs import replace
 
 from replicate.daemon.last_run import start_again, stop_and_start_again
 from replicate.daemon.orders import SILENT_S, connected, lines

@@ -17,9 +17,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.compare.last_compare import note_seeded
 from replicate.daemon.files import SEED, DaemonFiles
@@ -89,8 +91,7 @@ Told = Callable[[str, int, int], None]
 """Called with what is done (a label), how much of it, and how much there is of it; what it raises ends the command."""
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
+class Copies(Struct, frozen=True):
     """Of regions of one moment, each NAME.db in `directory`."""
 
     directory: Path

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from replicate.admin.join_plan import THERE, JoinStep, JoinWish, SiteFacts, check, next_step, plan
 from replicate.errors import ConfigurationError, ReplicateError, UsageError, WrongNetworkError

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from replicate.audit.selection import Chooser, Selection, is_key, keys_of, ops_named, origins_named, row_named
 from replicate.errors import JournalDamagedError, NotFoundError, UsageError

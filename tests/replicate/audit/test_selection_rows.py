@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import random
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import replicate
 from replicate.audit.query import Matches, Query

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.compare.ruv import Ruv, compare_ruvs, parse, ruv_of, told
 from replicate.errors import DamagedError, FormatUnknownError, UsageError, WrongNetworkError

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from replicate.compare import scr
 from replicate.compare.scr import Array, BothArrays, array_of, compare_with, parse, told, verdict_of

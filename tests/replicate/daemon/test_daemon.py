@@ -12,12 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.daemon import control
 from replicate.daemon.daemon import DaemonContext, _Frame, notify, watchdog_period_s

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 import trio
+from msgspec.structs import replace
 
 from replicate.admin.reindexing import reindex_region
 from replicate.compare import index_check

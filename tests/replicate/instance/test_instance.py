@@ -6,11 +6,11 @@ import json
 import os
 import shutil
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import xxhash
+from msgspec.structs import replace
 
 from replicate.errors import (
     AlreadyExistsError,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
@@ -35,8 +34,7 @@ from tests.harness.journals import FrameMaker
 ORIGIN, TOKEN = 7, 99
 
 
-@dataclass(frozen=True, slots=True)
-class InMemory(LargeTransaction):
+class InMemory(LargeTransaction, frozen=True):
     frames: tuple[bytes, ...] = ()
 
     def parts(self, from_part: int = 0) -> Iterator[bytes]:

@@ -7,11 +7,11 @@ import os
 import resource
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.audit.show import ShownTransaction
 from replicate.errors import JournalDamagedError, JournalIOError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.cli.main import run as command
 from replicate.door.snapshot import door_of

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from replicate.errors import AlreadyExistsError, NotFoundError, NotSupportedError, UsageError
 from replicate.limits import PARTITION_MAX, PARTITION_NONE

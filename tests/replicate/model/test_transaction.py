@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import string
-from dataclasses import replace
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from replicate.errors import FormatUnknownError, InternalError, JournalDamagedError, ReplicateError
 from replicate.model.transaction import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.model.takeover import Takeover, takeovers_of
 from replicate.model.transaction import History

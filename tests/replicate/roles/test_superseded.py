@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from replicate import connect
 from replicate.daemon.files import DaemonFiles

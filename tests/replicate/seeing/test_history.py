@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.logs.line import US, LogLine, read_line
 from replicate.logs.story import MARKS_MAX, LogMark, MarkKind

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.errors import PeerUnreachableError
 from replicate.logs.line import US

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from replicate.model.findings import Finding
 from replicate.seeing.history import SeenHistory

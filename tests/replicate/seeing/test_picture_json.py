@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from replicate.compare.index_found import IndexDamage, IndexesFound
 from replicate.compare.patrol_found import Different, Patrolled

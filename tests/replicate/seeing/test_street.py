@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.seeing.street import Mood, StreetRow, street_of
 from replicate.status.report import DaemonReport, PacketsReport, PeerReport, ReceivingReport, Status

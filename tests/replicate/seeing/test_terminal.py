@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec.structs import replace
 
 from replicate.model.findings import Finding
 from replicate.seeing.curve import NOT_KNOWN, CurvePoint

@@ -7,12 +7,12 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from replicate.admin.region_release import release_region
 from replicate.admin.regions import add_region

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from replicate.compare.index_found import IndexDamage, IndexesFound, IndexRound, OrphanRows
 from replicate.status.indexes import index_findings, indexes_report

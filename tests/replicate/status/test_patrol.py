@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from replicate.compare.patrol_found import Different, Patrolled, Round
 from replicate.status.patrol import patrol_findings, patrol_report

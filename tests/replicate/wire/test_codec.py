@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
 from functools import reduce
 
 import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from replicate.daemon.own_introduction import NAMES_BYTES_MAX
 from replicate.errors import InternalError, ProtocolViolationError, ReplicateError

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from receiver_server.link import ReceiverProgress
 from replicate.errors import InternalError, PeerUnreachableError, ProtocolViolationError, WrongInstanceError

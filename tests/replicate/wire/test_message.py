@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from replicate.errors import ReplicateError
@@ -29,7 +27,7 @@ def test_numbers_stay_as_they_were_given() -> None:
 def test_each_message_is_named_after_its_number_and_cannot_be_changed() -> None:
     for message, number in MESSAGE_TYPES.items():
         assert message.__name__.upper() == number.name.replace("_", "")
-        assert message.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        assert message.__struct_config__.frozen
         assert "__slots__" in vars(message)
 
 
@@ -45,11 +43,7 @@ def test_each_message_has_room_for_the_most_that_it_carries() -> None:
     assert max(LIMITS.values()) <= MESSAGE_BYTES_MAX
     carried = {"CATALOGUE_CHUNK": CHUNK_BYTES, "SEED_CHUNK": CHUNK_BYTES, "LOST_CHUNK": CHUNK_BYTES}
     carried |= {"DATA": BATCH_BYTES_MAX, "PARTS": BATCH_BYTES_MAX, "LARGE": FRAME_BYTES_MAX}
-    with_bytes = {
-        MESSAGE_TYPES[message].name
-        for message in MESSAGE_TYPES
-        if any(field.name == "data" for field in dataclasses.fields(message))
-    }
+    with_bytes = {MESSAGE_TYPES[message].name for message in MESSAGE_TYPES if "data" in message.__struct_fields__}
     assert with_bytes == carried.keys()
     for name, size in carried.items():
         assert LIMITS[MessageType[name]] >= size + 1024, name

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from replicate.errors import DivergedError, HardResyncNeededError, RollbackNeededError
 from replicate.model.transaction import History

@@ -8,8 +8,11 @@ Guarantees: everything follows from the dice. Leaves to others: what a fault doe
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.limits import PARTITION_NONE, ROWS_BYTES_MAX
 from replicate.model.table_wish import TableWish
@@ -25,8 +28,7 @@ ROWS_BEGIN: Final = 1000
 """Rows that are written in a world have identities from there on."""
 
 
-@dataclass(frozen=True)
-class Chosen:
+class Chosen(Struct, frozen=True):
     """What the secondary gets of a table: rows whose identity is in one of the `spans`, first and last of each; and if
     it `has_list`, of these the identity alone."""
 

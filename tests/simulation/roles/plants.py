@@ -6,10 +6,11 @@ Guarantees: as there. Leaves to others: how a bug is found.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 import replicate.door.recovery.opening
 import replicate.door.recovery.recovery

@@ -14,9 +14,10 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from replicate.door.recovery.opening import ROLLBACK_MARKER, make_chain
 from replicate.instance.instance import FILE_NAME

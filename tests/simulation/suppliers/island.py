@@ -10,8 +10,9 @@ Refuses to know: how many worlds there are (../campaign.py).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from replicate.settings.load import Config
 from tests.simulation.base import STEPS_MAX

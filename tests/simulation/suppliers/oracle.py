@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from replicate.journal.record import changes_of, large_commit_of
 from replicate.journal.walk import walk
@@ -105,8 +107,7 @@ def changed_by(groups: tuple[int, ...], op: int, before: Image | None, after: Im
     return RowChanged(op, image, frozenset(group for at, group in enumerate(groups) if before[at] != after[at]))
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Struct, frozen=True):
     """What a site has before anything happens there. `registers`: of rows that several have written; `has`:
     transactions of applications."""
 

@@ -6,8 +6,9 @@ Guarantees: as there. Leaves to others: how a bug is found.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 import receiver_server.supplier_sources
 import replicate.door.absorb_stamps

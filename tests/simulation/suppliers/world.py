@@ -12,9 +12,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from replicate.door.recovery.opening import make_chain
 from replicate.settings.load import Config

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.limits import MIB
 from replicate.model.vector import Position, SynchronizationVector

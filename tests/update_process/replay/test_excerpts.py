@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from replicate.admin.partitions import assign
 from replicate.admin.partitions import create as create_partition

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.errors import BusyError, DamagedError, GapError, UsageError
 from tests.harness.pair import Pair, run

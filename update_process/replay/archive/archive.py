@@ -18,10 +18,12 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.errors import (
     BusyError,
@@ -65,8 +67,7 @@ LEFT_AFTER_S: Final = 86_400.0
 """Where nobody can keep a run out: a folder to which nothing was written for so long is no run's any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Archived:
+class Archived(Struct, frozen=True):
     """What one run has done. `last_seqno`: up to where the archive reaches now (0: it is empty). `cleaned`: folders of
     killed runs that it has removed."""
 
@@ -77,8 +78,7 @@ class Archived:
     cleaned: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """Progress: what is archived so far, of all that this run will archive. `tasks`: those that Spark has done for the
     next range, of `all_tasks` that are known."""
 

@@ -13,11 +13,11 @@ Leaves to others: chain hashes (a replay verifies them), Spark, and what a row m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import msgpack
+from msgspec import Struct, field
 
 from replicate.errors import FormatUnknownError, GapError, JournalDamagedError
 from replicate.journal.catalogue import with_frame
@@ -88,8 +88,7 @@ TRANSACTION_COLUMNS: Final = (
 COLUMNS: Final = {"changes": CHANGE_COLUMNS, "transactions": TRANSACTION_COLUMNS}
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """Frames `first_seqno` to `last_seqno` at `offset` to `end` of a segment; all of it when `large`.
 
     `known`: packed table definitions and histories in force before it.
@@ -169,8 +168,7 @@ def _known(catalogue: Catalogue) -> bytes:
     return bytes(_pack(catalogue.pack()))
 
 
-@dataclass(slots=True)
-class ChangeRows:
+class ChangeRows(Struct):
     """Rows of `changes` by columns, each list as long as `keys`. What many rows share stands once, and rows have its
     index: `transactions` (the columns from seqno to wall, without place), `tables` (partition to table_version)."""
 
@@ -207,8 +205,7 @@ class _Mask(NamedTuple):
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class LargeBlock:
+class LargeBlock(Struct, frozen=True):
     """A large transaction: the elements of the frame that commits it, and its change stream."""
 
     body: Sequence[Any]

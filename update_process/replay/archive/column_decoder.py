@@ -14,7 +14,6 @@ Leaves to others: frames' checks and numbers, files, Spark.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from replicate.model.transaction import Op, TableDefinition, changed_of
 
@@ -91,8 +91,7 @@ class _Marks:
 _MARKS: Final = _Marks()
 
 
-@dataclass(slots=True)
-class _Source:
+class _Source(Struct):
     """The data, as numpy and as Arrow see it. A position may be the one right after its end."""
 
     size: int

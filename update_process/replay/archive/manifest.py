@@ -19,9 +19,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Final
+
+from msgspec import Struct, field, to_builtins
 
 from replicate.errors import BusyError, DamagedError, FormatUnknownError, GapError, WrongInstanceError
 from update_process.replay.archive.files import ArchiveFiles
@@ -35,8 +36,7 @@ _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.json")
 _PLACE: Final = re.compile(r"\d{20}-\d{20}(-[0-9a-zA-Z]+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentCopy:
+class SegmentCopy(Struct, frozen=True):
     """A journal segment in the archive. `bytes` and `sha256`: of the segment as it was."""
 
     name: str
@@ -46,8 +46,7 @@ class SegmentCopy:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """One finished range, as its manifest has it. `digests`: of each kind of rows, independent of their order.
 
     `last_csn`: the highest of its transactions'. `files`: the names of each kind's Parquet files, which no other run
@@ -110,7 +109,7 @@ def range_name(first_seqno: int, last_seqno: int) -> str:
 def write_range(files: ArchiveFiles, made: Range) -> None:
     """From here on the range is part of the archive. JournalIOError, DiskFullError: it is not; BusyError: another run
     has archived the same range meanwhile, and what we have written is nobody's."""
-    facts = asdict(made)
+    facts = to_builtins(made)
     if not made.folder:
         del facts["folder"]
     name, data = f"{FOLDER}/{made.name}.json", (json.dumps(facts, sort_keys=True) + "\n").encode()

@@ -13,11 +13,11 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import msgpack
 import pyarrow as pa
+from msgspec.structs import replace
 
 from replicate.audit.count import SPANS_US, in_order
 from replicate.audit.selection import KeyValue, Selection, TableName, asked_row, row_named

@@ -9,12 +9,12 @@ is kept. Leaves to others: transactions, who may write, the journal (update_proc
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import takewhile
 from operator import itemgetter
 from typing import Any, Final
 
 import apsw
+from msgspec.structs import replace
 
 from replicate.errors import ConflictError
 from replicate.model.merged_row import NEVER, Image, Lost, Row, RowChanged, Stamp, lost, merged, same_value

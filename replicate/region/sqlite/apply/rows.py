@@ -13,12 +13,13 @@ Measured (5 columns, one core): `execute` on one kept cursor with a `changes()` 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Final
 
 import apsw
 import msgpack
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.errors import (
     ConflictError,
@@ -66,8 +67,7 @@ _DELETE: Final = int(Op.DELETE)
 _EXPLAINED: Final = (apsw.Error, TypeError, OverflowError, UnicodeEncodeError)
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(Struct, frozen=True):
     """A change that does not fit the row here. Holds row values: never log it.
 
     `expected` is the before-image (None for an insert), `found` the row here (None: no such row), `after` the

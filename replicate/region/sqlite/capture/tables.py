@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import apsw
 import msgpack
+from msgspec import Struct
 
 from replicate.errors import NotSupportedError
 from replicate.limits import PARTITION_DEFAULT
@@ -107,8 +108,7 @@ def with_zeros(update: apsw.PreUpdate, old: Sequence[Any], new: Sequence[Any]) -
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TableMap:
+class TableMap(Struct, frozen=True):
     """All replicated tables of a region at one schema version; `autoincrement`: some of them count in
     sqlite_sequence. `triggers_count`: a trigger of the application may make them do so. `virtual`: it has virtual
     tables. `partitioned`: some table is in another partition than DEFAULT."""

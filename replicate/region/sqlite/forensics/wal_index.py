@@ -19,9 +19,10 @@ import os
 import struct
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 PINNED_BYTES: Final = 128 * 1024 * 1024
 """WAL written since a reader began, and not checkpointed, from which on the reader is named: twice what an applier
@@ -38,8 +39,7 @@ _FRAME_HEADER_BYTES: Final = 24
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(Struct, frozen=True):
     """A process that reads a snapshot. `pid` is 0 where the kernel does not tell (another PID namespace)."""
 
     slot: int
@@ -57,8 +57,7 @@ class Reader:
         return f"process {self.pid}"
 
 
-@dataclass(frozen=True, slots=True)
-class WalState:
+class WalState(Struct, frozen=True):
     """The WAL at one moment: its frames, how many are in the database already, and who reads which snapshot."""
 
     frames: int
@@ -111,8 +110,7 @@ def read_wal_state(path: str | os.PathLike[str]) -> WalState | None:
     return WalState(frames, backfilled, page_bytes, readers)
 
 
-@dataclass(frozen=True, slots=True)
-class WalHeader:
+class WalHeader(Struct, frozen=True):
     """Which WAL is in force: `salts` stand in each of its frames, `frames` of them are committed, `backfilled` of these
     are in the database already."""
 

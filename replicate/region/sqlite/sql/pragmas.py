@@ -10,9 +10,10 @@ Leaves to others: connections. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.errors import NotSupportedError
 
@@ -25,8 +26,7 @@ class Verdict(Enum):
     NOTHING = "not at all: it is advice, or so already"
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
+class _Refusal(Struct, frozen=True):
     why: str
     do: str
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from replicate.region.sqlite.sql.names import fold, quote_text
 
@@ -60,8 +61,7 @@ class Verb(Enum):
     VACUUM = "vacuum"
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """One classified statement. `text` is as given; `keyword` is its first word in capitals.
 
     `dml`: sqlite3 begins a transaction before it (INSERT, UPDATE, DELETE, REPLACE; not WITH). `rows`: it may return
@@ -98,8 +98,7 @@ class Statement:
         return f"{self.text[:start]}main{self.text[end:]}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(Struct, frozen=True):
     kind: str
     text: str
     start: int

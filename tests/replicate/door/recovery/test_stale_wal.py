@@ -12,11 +12,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import apsw
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from replicate.door.primary import RegionSession
 from replicate.door.recovery.stale_wal import refuse_stale_file
@@ -60,8 +62,7 @@ def sections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv(MIXED, "1")
 
 
-@dataclass
-class Photo:
+class Photo(Struct):
     """A region's files at a moment. `is_whole`: no checkpoint of this WAL has been at work."""
 
     database: bytes

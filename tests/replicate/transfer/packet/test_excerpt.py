@@ -3,10 +3,10 @@ tests/update_process/replay/test_excerpts.py."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.errors import PeerRefusedError, UsageError
 from replicate.filters.whose_words import Content, note_content

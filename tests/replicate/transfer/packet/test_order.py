@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from replicate.model.vector import Position, SynchronizationVector
 from replicate.transfer.packet.format import PacketSummary

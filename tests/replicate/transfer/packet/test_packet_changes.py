@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -35,8 +34,7 @@ def batch(frames: list[bytes]) -> FrameBatch:
     return FrameBatch(first, first + len(frames) - 1, len(frames), b"".join(frames))
 
 
-@dataclass(frozen=True, slots=True)
-class Large(LargeTransaction):
+class Large(LargeTransaction, frozen=True):
     """One whose frame names no partition."""
 
     pieces: tuple[bytes, ...] = ()

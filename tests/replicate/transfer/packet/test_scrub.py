@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.errors import JournalMissingError
 from replicate.instance.consumers import Consumer, needed_seqno, read_aged, read_consumer, write_consumer

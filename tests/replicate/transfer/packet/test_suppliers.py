@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.door.snapshot import door_of
 from replicate.errors import DivergedError, JournalMissingError, NotFoundError

@@ -7,10 +7,10 @@ import os
 import sqlite3
 import threading
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from replicate import connect
 from replicate.admin.region_release import release_region

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import msgpack
 import pytest
+from msgspec.structs import replace
 
 from replicate.admin.regions import add_region
 from replicate.compare.compare import digest

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from replicate.admin import partitions, subscriptions
 from replicate.admin.partitions import assign

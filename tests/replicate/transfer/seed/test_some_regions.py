@@ -6,12 +6,12 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from replicate.admin.region_release import release_region
 from replicate.admin.regions import add_region

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import combinations, pairwise, permutations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from replicate.errors import BusyError, DamagedError, FormatUnknownError, GapError, WrongInstanceError
 from update_process.replay.archive.files import LocalFiles
