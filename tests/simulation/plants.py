@@ -80,7 +80,7 @@ def _reader_starts_behind() -> list[Change]:
     original = source_server.connection.SourceConnection._reader
 
     def reader(self: Any, agreed: Any) -> Any:
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         return original(self, replace(agreed, from_seqno=agreed.from_seqno + 1))
 
