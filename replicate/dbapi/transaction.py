@@ -30,6 +30,7 @@ from replicate.dbapi.savepoints import Savepoints
 from replicate.dbapi.transaction_stages import TRANSITIONS, Act, Stage, TransactionStep
 from replicate.errors import NotSupportedError, ReplicateError
 from replicate.model.elements import DEFINITION
+from replicate.region.sqlite.capture.capture import ELEMENTS_PER_CHANGE
 from replicate.region.sqlite.capture.marks import Mark
 from replicate.region.sqlite.sql import pragmas
 from replicate.region.sqlite.sql.names import quote
@@ -193,7 +194,7 @@ class ConnectionTransaction:
             if capture.restless:
                 regions.settle()
             captured = capture.finish()
-            self._journaled = capture.changes
+            self._journaled = captured.count // ELEMENTS_PER_CHANGE
             self.last_seqno = self.session.commit(captured)
             self._end(captured.spool is not None)
         except BaseException:

@@ -18,7 +18,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from os import getpid
 from time import monotonic
 from typing import Final
 
@@ -192,7 +191,7 @@ class RegionSession:
         RegionReplacedError, RegionDamagedError, JournalDamagedError, ForkedError.
         """
         # All that every transaction passes is written out here; the methods beside it say what is wrong.
-        if self._pid != getpid() or not self.writable:
+        if not self.writable:  # (a forked child has no lock any more, and is told so there)
             self._check_writer()
         words = self.door.words
         if self._pool_is_gone or words[word.POOL_STATE] == word.STATE_CLOSED:

@@ -51,17 +51,17 @@ _SECOND: Final = frozenset(
 )
 
 
-def _not_a_stranger(*_: object) -> bool:
-    return False
-
-
 def register_guard(connection: apsw.Connection) -> None:
     """Make `connection` one that the guards let through.
 
     The function is innocuous, so that it works under `PRAGMA trusted_schema=0` too.
     """
     connection.create_scalar_function(
-        GUARD_FUNCTION, _not_a_stranger, 0, deterministic=True, flags=apsw.SQLITE_INNOCUOUS
+        GUARD_FUNCTION,
+        bool,  # type: ignore[arg-type]  # called without any it gives False, and no Python runs: it is asked of each row
+        0,
+        deterministic=True,
+        flags=apsw.SQLITE_INNOCUOUS,
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import apsw
 import msgpack
@@ -133,7 +133,8 @@ class Capture:
     def clear(self, adopted: bool = False) -> None:
         """Forget everything. `adopted`: the spool has become a part of the journal and is not removed."""
         # First what takes no call, at whose end an interrupt may arise.
-        self._changes = self._overflow.size_bytes = 0
+        overflow, net = self._overflow, self._net
+        self._changes = overflow.size_bytes = 0
         self._limit = _LIMIT
         self._context = _FRESH
         self.active = self.poisoned = self._is_clear = False
@@ -141,8 +142,10 @@ class Capture:
         self._buffer.clear()
         if self._blob_rows:
             self._blobs.clear()
-        self._net.clear()
-        self._overflow.clear(adopted)
+        if net.is_used:
+            net.clear()
+        if overflow.spool is not None:
+            overflow.clear(adopted)
         self._is_clear = True
 
     @property
@@ -259,18 +262,21 @@ class Capture:
     def finish(self) -> CapturedChanges:
         """What the commit journals. Raises the refusal, or what the spool raises; the transaction can then only be
         rolled back."""
-        if not self.poisoned and (self._context.sequences is not None or self._context.by_hand):
+        context = self._context
+        if not self.poisoned and (context.sequences is not None or context.by_hand):
             self.close_sequences()
+            context = self._context
         if self.poisoned:
             raise self._refusal_error()
-        self._net.end_reading()
-        if self._overflow.spool is not None:
+        if self._net.is_used:
+            self._net.end_reading()
+        spool = self._overflow.spool
+        if spool is not None:
             if self._changes:
                 self._flush()
             else:
                 self._overflow.clear()
-        spool = self._overflow.spool
-        context = self._context
+                spool = None
         partitions, tables = context.partitions, None
         if len(partitions) > 1:
             if spool is None:
@@ -457,11 +463,10 @@ class Capture:
         try:
             if self.foreign and update.database_name != self.schema:
                 return
-            name = update.table_name
-            table = self._tables.get(name)
-            if table is None:
-                if not self.deaf and (name not in self._tables or name == "sqlite_sequence"):
-                    self._stranger(name, update)
+            table: CapturedTable | Literal[False] | None = self._tables.get(update.table_name, False)
+            if not table:
+                if table is False and not self.deaf:
+                    self._stranger(update.table_name, update)
                 return
             if table is not self._last:
                 self._note(table)
@@ -569,7 +574,6 @@ class Capture:
             if self._context.tables.autoincrement and self._context.sequences is None:
                 raise InternalError("sqlite_sequence was written without our expecting it", do="Roll back; tell us")
             self.doubt_sequences()
-        if name in self._tables:
             return
         if is_own(name) or is_internal(name):
             self._tables[name] = None  # our bookkeeping and SQLite's own: not asked about again

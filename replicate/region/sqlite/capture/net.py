@@ -40,7 +40,7 @@ class _Boundary(NamedTuple):
 
 class NetChanges:
     """The touched rows of one connection's transactions. `pending`: how often rows were touched since the last `take`;
-    0 if there is nothing to look at.
+    0 if there is nothing to look at. `is_used`: whether there is something to `clear`, or to `end_reading`.
 
     The state before a change is what this transaction told last, or else what a second connection sees that begins to
     read while we hold the write lock: the state before the transaction. A schema change that has a table captured in
@@ -50,6 +50,7 @@ class NetChanges:
 
     def __init__(self, schema: str) -> None:
         self.pending = 0
+        self.is_used = False
         self._schema = schema
         self._spill = Spill()
         self._places: dict[str, int] = {}
@@ -66,8 +67,8 @@ class NetChanges:
             self._tables.clear()
         if self._boundaries:
             self._boundaries.clear()
-        if self._before is not None:
-            self.end_reading()
+        self.end_reading()
+        self.is_used = False
 
     def end_reading(self) -> None:
         """Give up the state before the transaction, if it is being read: a reader would keep COMMIT from writing back
@@ -95,6 +96,7 @@ class NetChanges:
     def _place_of(self, table: CapturedTable) -> int:
         place = self._places.get(table.definition.table)
         if place is None:
+            self.is_used = True
             place = self._places[table.definition.table] = len(self._tables)
             self._tables.append(table)
         elif self._tables[place] is not table:
@@ -125,6 +127,7 @@ class NetChanges:
         from here on, and were as `before` said. Nothing is pending but what the schema change itself has touched.
 
         `stream`: all that was told so far. Raises as `take`."""
+        self.is_used = True
         net: dict[str, int] = {}
         for name in crossed:
             old, new = before.tables.get(name), after.tables.get(name)
