@@ -294,6 +294,7 @@ class Cursor:
         if len(sql) > state.sql_bytes_max:
             raise DataError("query string is too large")
         if not self._fresh:
+            self.description = None
             self._reset()
         if statement is None:
             statement = classify(sql)
@@ -302,7 +303,6 @@ class Cursor:
                 raise ProgrammingError("You can only execute one statement at a time.")
             if type(sql) is str:
                 keep(statement)
-        self.description = None
         self.rowcount = 0 if statement.dml else -1
         if self._traced or state.trace is not None:
             self._listen()

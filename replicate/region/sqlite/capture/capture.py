@@ -89,7 +89,8 @@ class Capture:
         self._last: CapturedTable | None = None
         self._context = _FRESH
         self._begun = _FRESH
-        self._noted: tuple[Context, int, Context] = (_FRESH, 0, _FRESH)
+        self._noted: tuple[Context, CapturedTable | None, Context] = (_FRESH, None, _FRESH)
+        """What `_note` made of which context, of a table that the hook tells all of."""
         self.active = False
         self._is_clear = True
         self.foreign = schema != "main"
@@ -553,6 +554,10 @@ class Capture:
         self._buffer.clear()
 
     def _note(self, table: CapturedTable) -> None:
+        before, noted, after = self._noted  # transactions are alike: the last one's answer is this one's
+        if self._context is before and table is noted and self.active:
+            self._context, self._last = after, table
+            return
         if not self.active:
             raise InternalError(f"a row of table {table.definition.table} changed outside of a transaction of ours")
         if table.refusal is not None:
@@ -560,11 +565,8 @@ class Capture:
         self._last = None if table.net else table
         context, partition = self._context, table.definition.partition
         if partition not in context.partitions:
-            before, number, after = self._noted  # transactions are alike: the last one's answer is this one's
-            if before is not context or number != partition:
-                after = context._replace(partitions=context.partitions | {partition})
-                self._noted = (context, partition, after)
-            self._context = after
+            self._context = context._replace(partitions=context.partitions | {partition})
+            self._noted = (context, self._last, self._context)
 
     def _stranger(self, name: str, update: apsw.PreUpdate) -> None:
         if name == "sqlite_sequence":
