@@ -36,7 +36,36 @@ from replicate.limits import BATCH_BYTES_MAX
 from replicate.model.moment import CSN_CAP, CSN_COUNTER_BITS, readable
 from replicate.model.transaction import Catalogue, Kind
 from replicate.model.vector import Position
-from replicate.pool import control as word
+from replicate.pool.control import (
+    CSN_END,
+    CSN_END_UNTIL_NS,
+    DEFINITION_COUNT,
+    DEFINITIONS_MAX,
+    END_OFFSET,
+    FATAL,
+    INTENT_BYTES,
+    INTENT_KIND,
+    INTENT_OFFSET,
+    INTENT_REGIONS,
+    INTENT_SEQNO,
+    LAST_COMMIT_WALL_NS,
+    LAST_CSN,
+    LAST_DURABLE_SEQNO,
+    LAST_SEQNO,
+    OWN_CHAIN,
+    OWN_ORIGIN,
+    OWN_ORIGIN_SEQNO,
+    REGION_APPENDED,
+    REGION_DONE,
+    ROLE,
+    ROLE_SECONDARY,
+    SEGMENT_FIRST_SEQNO,
+    SEGMENT_FOREIGN,
+    SEGMENT_GENERATION,
+    SEGMENT_SEALED,
+    SLEEPERS,
+    ZEROED_OFFSET,
+)
 from replicate.pool.doorbell import Doorbells
 from replicate.pool.journal_pool import JournalPool
 from replicate.system.failpoint import hit
@@ -130,9 +159,9 @@ class Door:
                 memory.look_again_s = 0.0  # what is refused is refused each time
                 self.end.check_place()
                 memory.look_again_s = looked
-            if words[word.FATAL]:
+            if words[FATAL]:
                 self.durability.check_alive()
-            if words[word.INTENT_SEQNO]:
+            if words[INTENT_SEQNO]:
                 self._mend()
         except BaseException:
             self._lock.give_up()
@@ -161,21 +190,21 @@ class Door:
         """The next number of our own origin, and the whole frame under it. NotPrimaryError on a secondary, but for the
         record with which it becomes a primary."""
         words = self.words
-        if words[word.ROLE] == word.ROLE_SECONDARY and kind is not _HISTORY:
+        if words[ROLE] == ROLE_SECONDARY and kind is not _HISTORY:
             self._refuse_to_allot()
-        seqno = words[word.LAST_SEQNO] + 1
-        origin_seqno = words[word.OWN_ORIGIN_SEQNO] + (kind is not _HISTORY)
-        csn, now = words[word.LAST_CSN] + 1, (time.time_ns() // 1000) << CSN_COUNTER_BITS
+        seqno = words[LAST_SEQNO] + 1
+        origin_seqno = words[OWN_ORIGIN_SEQNO] + (kind is not _HISTORY)
+        csn, now = words[LAST_CSN] + 1, (time.time_ns() // 1000) << CSN_COUNTER_BITS
         if now > csn:
             csn = now
-        if csn >= (words[word.CSN_END] or CSN_CAP):
+        if csn >= (words[CSN_END] or CSN_CAP):
             self._check_clock(csn)
         frame, chain = pack_frame(
             kind,
             seqno,
-            words[word.LAST_DURABLE_SEQNO],
-            words[word.OWN_CHAIN],
-            words[word.OWN_ORIGIN],
+            words[LAST_DURABLE_SEQNO],
+            words[OWN_CHAIN],
+            words[OWN_ORIGIN],
             origin_seqno,
             csn,
             payload,
@@ -192,10 +221,10 @@ class Door:
                 f"a transaction of {self.instance.name} would bear the time {readable(csn)}, and none may from 2100 on",
                 do="Set the clock of this host right; then do the transaction again",
             )
-        if time.monotonic_ns() < words[word.CSN_END_UNTIL_NS]:
+        if time.monotonic_ns() < words[CSN_END_UNTIL_NS]:
             raise ClockAheadError(
                 f"a transaction of {self.instance.name} would bear the time {readable(csn)}, and by the clock of every "
-                f"host that was heard here of late nothing may from {readable(words[word.CSN_END])} on ([update] "
+                f"host that was heard here of late nothing may from {readable(words[CSN_END])} on ([update] "
                 "clock_ahead_max_s): the others would stop at it",
                 do="Set right whichever clock is wrong (timedatectl, chronyc tracking); then do the transaction again",
             )
@@ -215,29 +244,29 @@ class Door:
         Where the disk is full, the reserve is given up first, if there is one.
         """
         words = self.words
-        if first_seqno != words[word.LAST_SEQNO] + 1:
-            raise InternalError(f"transaction {first_seqno} does not follow {words[word.LAST_SEQNO]}")
+        if first_seqno != words[LAST_SEQNO] + 1:
+            raise InternalError(f"transaction {first_seqno} does not follow {words[LAST_SEQNO]}")
         size = len(data)
-        end = words[word.END_OFFSET]
+        end = words[END_OFFSET]
         # An empty segment is never left: the next one would bear the same number.
         if (
             end + size > self._segment_bytes
-            or words[word.SEGMENT_SEALED]
-            or words[word.SEGMENT_FOREIGN]
-            or (defines and words[word.DEFINITION_COUNT] >= word.DEFINITIONS_MAX)
-        ) and first_seqno != words[word.SEGMENT_FIRST_SEQNO]:
+            or words[SEGMENT_SEALED]
+            or words[SEGMENT_FOREIGN]
+            or (defines and words[DEFINITION_COUNT] >= DEFINITIONS_MAX)
+        ) and first_seqno != words[SEGMENT_FIRST_SEQNO]:
             self._switch(first_seqno)
-            end = words[word.END_OFFSET]
+            end = words[END_OFFSET]
         segment = self.end.segment()
         try:
-            segment.zeroed_offset = zeroed = words[word.ZEROED_OFFSET]
+            segment.zeroed_offset = zeroed = words[ZEROED_OFFSET]
             if end + size > zeroed:
-                words[word.ZEROED_OFFSET] = segment.make_room(end + size, size)
-            words[word.INTENT_KIND] = APPENDS
-            words[word.INTENT_OFFSET] = end
-            words[word.INTENT_BYTES] = size
-            words[word.INTENT_REGIONS] = regions
-            words[word.INTENT_SEQNO] = first_seqno
+                words[ZEROED_OFFSET] = segment.make_room(end + size, size)
+            words[INTENT_KIND] = APPENDS
+            words[INTENT_OFFSET] = end
+            words[INTENT_BYTES] = size
+            words[INTENT_REGIONS] = regions
+            words[INTENT_SEQNO] = first_seqno
             hit("append.before_write")
             segment.append(end, data)
             hit("append.after_write")
@@ -245,7 +274,7 @@ class Door:
             if segment.poisoned or not isinstance(error, SPARED_ERRORS):
                 self.poison(error)
                 raise
-            words[word.INTENT_SEQNO] = 0
+            words[INTENT_SEQNO] = 0
             if not (isinstance(error, DiskFullError) and give_up(self.chain.directory)):
                 raise
             self.append(data, first_seqno, regions, defines=defines)
@@ -259,22 +288,22 @@ class Door:
         words = self.words
         seqno, frame, origin_seqno, chain, csn = allotted
         if defines:
-            self.ledger.note_definition(words[word.INTENT_OFFSET])
-        words[word.END_OFFSET] = words[word.INTENT_OFFSET] + words[word.INTENT_BYTES]
-        words[word.OWN_ORIGIN_SEQNO] = origin_seqno
-        words[word.OWN_CHAIN] = chain
-        words[word.LAST_CSN] = csn
-        words[word.LAST_COMMIT_WALL_NS] = time.time_ns()
-        regions = words[word.INTENT_REGIONS]
+            self.ledger.note_definition(words[INTENT_OFFSET])
+        words[END_OFFSET] = words[INTENT_OFFSET] + words[INTENT_BYTES]
+        words[OWN_ORIGIN_SEQNO] = origin_seqno
+        words[OWN_CHAIN] = chain
+        words[LAST_CSN] = csn
+        words[LAST_COMMIT_WALL_NS] = time.time_ns()
+        regions = words[INTENT_REGIONS]
         while regions:  # `Ledger.advance`, written out
             region = regions.bit_length() - 1
-            words[word.REGION_APPENDED + region] = words[word.REGION_DONE + region] = seqno
+            words[REGION_APPENDED + region] = words[REGION_DONE + region] = seqno
             regions ^= 1 << region
-        words[word.LAST_SEQNO] = seqno
+        words[LAST_SEQNO] = seqno
         hit("finish.before_publish")
         self.pool.publish(frame, seqno, seqno, 1)
-        words[word.INTENT_SEQNO] = 0
-        if words[word.SLEEPERS] or words[word.SLEEPERS + 1]:
+        words[INTENT_SEQNO] = 0
+        if words[SLEEPERS] or words[SLEEPERS + 1]:
             self.ring()
 
     def finish_batch(
@@ -284,9 +313,9 @@ class Door:
         long batch in pieces is to be read from the files: the kernel still has them."""
         words = self.words
         if defines:
-            self.ledger.note_definition(words[word.INTENT_OFFSET])
-        end = words[word.INTENT_OFFSET] + words[word.INTENT_BYTES]
-        self.ledger.advance(end, last, words[word.INTENT_REGIONS], done=True, moved=moved)
+            self.ledger.note_definition(words[INTENT_OFFSET])
+        end = words[INTENT_OFFSET] + words[INTENT_BYTES]
+        self.ledger.advance(end, last, words[INTENT_REGIONS], done=True, moved=moved)
         hit("finish.before_publish")
         data = batch.data
         if isinstance(data, bytes):
@@ -295,7 +324,7 @@ class Door:
             self.pool.publish(b"".join(map(bytes, data)), batch.first_seqno, batch.last_seqno, batch.count)
         else:
             self.pool.publish_in_files(batch.first_seqno, batch.last_seqno)
-        words[word.INTENT_SEQNO] = 0
+        words[INTENT_SEQNO] = 0
         self.ring()
 
     def region_failed(self, number: int) -> None:
@@ -361,7 +390,7 @@ class Door:
     def finish_adopted(self, head: Head) -> None:
         """Make an adopted transaction visible; `head` is that of its commit frame. The next append begins a new
         segment."""
-        self.ledger.enter_segment(head.seqno, head, 0, self.words[word.INTENT_REGIONS], done=True)
+        self.ledger.enter_segment(head.seqno, head, 0, self.words[INTENT_REGIONS], done=True)
 
     # A range that was written aside.
 
@@ -373,7 +402,7 @@ class Door:
         with self.locked():
             catalogue = self.end.catalogue_at_end()
             self.durability.sync_to_end()
-            header = self.end.next_header(self.words[word.LAST_SEQNO] + 1)
+            header = self.end.next_header(self.words[LAST_SEQNO] + 1)
         return AsideSegment(self.instance.journal_directory, header, catalogue)
 
     def enter_taken(self, aside: AsideSegment, regions: int) -> None:
@@ -390,22 +419,22 @@ class Door:
     def _mend(self) -> None:
         """Finish what a dead holder of the lock has begun; see INTENT above."""
         words = self.words
-        first, regions = words[word.INTENT_SEQNO], words[word.INTENT_REGIONS]
+        first, regions = words[INTENT_SEQNO], words[INTENT_REGIONS]
         hit("mend.begin")
-        if words[word.INTENT_KIND] == TAKES:
+        if words[INTENT_KIND] == TAKES:
             self.has_switched |= mend_taken(self.ledger, self.end, first, regions)
             return
-        if words[word.INTENT_KIND] == SWITCHES:
+        if words[INTENT_KIND] == SWITCHES:
             # It must be used once it is there: a smaller frame would still fit the old one, and the chain would break.
             if os.path.lexists(self.chain.path_of(first)):
                 sync_directory(self.directory)
                 self.end.use(self.chain.open(first, writable=True))
-            words[word.INTENT_SEQNO] = 0
+            words[INTENT_SEQNO] = 0
             return
-        if words[word.INTENT_KIND] == ADOPTS:
+        if words[INTENT_KIND] == ADOPTS:
             # The process that was killed may not have come to sync the directory after the rename.
             sync_directory(self.directory)
-            words[word.SEGMENT_GENERATION] += 1  # the name of the empty segment may be another file's now
+            words[SEGMENT_GENERATION] += 1  # the name of the empty segment may be another file's now
             head = adopted_head(self.chain, first)
             if head is not None:
                 self.ledger.enter_segment(first, head, 0, regions, done=False)
@@ -413,7 +442,7 @@ class Door:
                 self.ledger.done()
                 self.ring()
             return
-        offset, size = words[word.INTENT_OFFSET], words[word.INTENT_BYTES]
+        offset, size = words[INTENT_OFFSET], words[INTENT_BYTES]
         segment = self.segment()
         tail = read_tail(segment, offset, size, first)
         if tail.batch is not None and tail.last is not None:
@@ -425,7 +454,7 @@ class Door:
         whole = len(tail.batch.data) if tail.batch is not None else 0
         if whole < tail.file_bytes:
             segment.append(offset + whole, bytes(tail.file_bytes - whole))
-        words[word.INTENT_SEQNO] = 0
+        words[INTENT_SEQNO] = 0
         self.ring()
 
     # Segments and what is in force.
@@ -451,12 +480,12 @@ class Door:
         """Have the journal say, of what comes from here on, that it is not all: a new segment. Commit lock held. Raises
         what an append raises."""
         if not self.end.segment().header.is_partial:
-            self._switch(int(self.words[word.LAST_SEQNO]) + 1, is_partial=True)
+            self._switch(int(self.words[LAST_SEQNO]) + 1, is_partial=True)
 
     def begin_whole(self) -> None:
         """The same for a primary, whose journal says no more that it is not all."""
         if self.end.segment().header.is_partial:
-            self._switch(int(self.words[word.LAST_SEQNO]) + 1)
+            self._switch(int(self.words[LAST_SEQNO]) + 1)
 
     def _switch(self, first_seqno: int, *, is_partial: bool = False) -> None:
         """Begin a new segment. Everything before it is synced first, so only the newest segment can have a torn

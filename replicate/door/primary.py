@@ -48,7 +48,23 @@ from replicate.instance.writing_locks import region_lock
 from replicate.journal.record import kind_of, mixed, read_head
 from replicate.journal.sections import changed_partitions
 from replicate.limits import LOOK_S, OPENING_S, RING_RECORD_BYTES_MAX, RING_SLOTS
-from replicate.pool import control as word
+from replicate.pool.control import (
+    BARRIER_SEQNO,
+    CLOSING,
+    FROZEN,
+    INTENT_OFFSET,
+    INTENT_REGIONS,
+    INTENT_SEQNO,
+    KEEPS_RECORDS,
+    LAST_DURABLE_SEQNO,
+    LAST_SEQNO,
+    OWN_MERGED_SEQNO,
+    OWN_ORIGIN,
+    OWN_ORIGIN_SEQNO,
+    POOL_STATE,
+    STATE_CLOSED,
+    TOLD_SEQNO,
+)
 from replicate.region.kind import KIND
 from replicate.region.protocol import CapturedChanges, FileFacts
 from replicate.system.failpoint import hit
@@ -194,11 +210,11 @@ class RegionSession:
         if not self.writable:  # (a forked child has no lock any more, and is told so there)
             self._check_writer()
         words = self.door.words
-        if self._pool_is_gone or words[word.POOL_STATE] == word.STATE_CLOSED:
+        if self._pool_is_gone or words[POOL_STATE] == STATE_CLOSED:
             self._check_pool()
             words = self.door.words
         self._patience_s = timeout_s if timeout_s > PATIENCE_S_MIN else PATIENCE_S_MIN
-        if words[word.FROZEN] or words[word.CLOSING]:
+        if words[FROZEN] or words[CLOSING]:
             stand_before_beginning(self.door, timeout_s)
         writer = self.writer
         try:
@@ -206,7 +222,7 @@ class RegionSession:
                 if not part.lock.try_acquire():
                     until_s = monotonic() + timeout_s
                     wait_for(self._by_lock[self._by_lock.index(part) :], timeout_s)
-                    if words[word.POOL_STATE] == word.STATE_CLOSED:  # its holder has retired it: a change of role
+                    if words[POOL_STATE] == STATE_CLOSED:  # its holder has retired it: a change of role
                         release(self.parts)
                         self.begin(timeout_s=max(0.0, until_s - monotonic()))
                         return
@@ -221,7 +237,7 @@ class RegionSession:
             except writer.Error as error:
                 self._begin_after(error, now_s + timeout_s)
             # In this order: a process that mends marks the region before the intent goes.
-            is_ready = not (self._is_unproved or (words[word.INTENT_SEQNO] and words[word.INTENT_REGIONS] & self._bits))
+            is_ready = not (self._is_unproved or (words[INTENT_SEQNO] and words[INTENT_REGIONS] & self._bits))
             for part in self.parts:
                 if words[part.appended_word] != words[part.done_word] or part.read_version() != words[part.schema_word]:
                     is_ready = False
@@ -306,7 +322,7 @@ class RegionSession:
         if not count and spool is None and not tells:
             writer.commit()
             release(self.parts)
-            self.last_seqno = door.words[word.LAST_SEQNO]
+            self.last_seqno = door.words[LAST_SEQNO]
             return self.last_seqno
         if writer.violations()[0] > 0:
             writer.commit()  # raises the constraint, and leaves the transaction open
@@ -338,15 +354,15 @@ class RegionSession:
                 payload, count = mixed(captured.payload, count, captured.tables)
                 captured = captured._replace(payload=payload, count=count)
             door.enter(self._patience_s)
-            if door.words[word.BARRIER_SEQNO] or door.words[word.FROZEN]:
+            if door.words[BARRIER_SEQNO] or door.words[FROZEN]:
                 stand_at_barrier(door, self._patience_s)
             if merges:  # before it: a process that is killed after the append must not hide it
-                door.words[word.OWN_MERGED_SEQNO] = door.words[word.OWN_ORIGIN_SEQNO] + 1
+                door.words[OWN_MERGED_SEQNO] = door.words[OWN_ORIGIN_SEQNO] + 1
             try:
                 seqno = self._commit_framed(captured) if spool is None else self._commit_spooled(captured)
                 self.last_seqno = seqno
                 if tells:
-                    door.words[word.TOLD_SEQNO] = seqno
+                    door.words[TOLD_SEQNO] = seqno
             finally:
                 door.leave()
         except BaseException as error:
@@ -401,13 +417,13 @@ class RegionSession:
         allotted = door.allot(payload, count) if tables is None else door.allot(payload, count, kind_of(payload))
         seqno, frame, _, _, _ = allotted
         whole = len(frame) <= RING_RECORD_BYTES_MAX
-        if seqno - RING_SLOTS > words[word.LAST_DURABLE_SEQNO]:
+        if seqno - RING_SLOTS > words[LAST_DURABLE_SEQNO]:
             door.sync_to_end(self._patience_s)  # the slot that we overwrite must not hold the only durable copy
         bits, record = 0, frame if whole else None
         for part in self._touched:
             part.write_slot(seqno, record)
             bits |= part.bit
-        if words[word.KEEPS_RECORDS]:
+        if words[KEEPS_RECORDS]:
             self._move_records(captured, allotted)
         hit("commit.before_append")
         # No ring slot could complete the journal after a power loss, and no before-image undoes a schema change.
@@ -420,7 +436,7 @@ class RegionSession:
             elif door.durability.waits and seqno == self.last_seqno + 1:
                 # Alone: the disk begins beside COMMIT. (Several writers would have the page that they share written
                 # twice for each flush: half as many commits a second on a busy disk, measured.)
-                door.segment().begin_writing(words[word.INTENT_OFFSET], len(frame))
+                door.segment().begin_writing(words[INTENT_OFFSET], len(frame))
         except JournalIOError as error:
             raise outcome_of(words, seqno, error) from error
         try:
@@ -445,7 +461,7 @@ class RegionSession:
             bits = bits_of(self._touched)
             allotted = door.adopt(captured.spool, captured.partitions, bits, partial(self._note_spooled, captured))
         except JournalIOError as error:
-            raise outcome_of(words, words[word.LAST_SEQNO] + 1, error) from error
+            raise outcome_of(words, words[LAST_SEQNO] + 1, error) from error
         try:
             self.writer.commit()
         except self.writer.Error as error:
@@ -462,7 +478,7 @@ class RegionSession:
     def _note_spooled(self, captured: CapturedChanges, allotted: Allotted) -> None:
         for part in self._touched:
             part.write_slot(allotted.seqno, None)
-        if self.door.words[word.KEEPS_RECORDS]:
+        if self.door.words[KEEPS_RECORDS]:
             self._move_records(captured, allotted)
         self._tried_seqno = allotted.seqno
 
@@ -472,7 +488,7 @@ class RegionSession:
         if self._writer_check is not None:
             return
         seqno, _, origin_seqno, chain, csn = allotted
-        origin = self.door.words[word.OWN_ORIGIN]
+        origin = self.door.words[OWN_ORIGIN]
         for number in changed_partitions(captured.payload, captured.partitions, captured.tables):
             for part in self._touched:
                 part.move_record(origin, number, origin_seqno, chain, csn, seqno)
@@ -536,7 +552,7 @@ class RegionSession:
     def _check_pool(self) -> None:
         """If the pool was made again (recovery after a failed disk, or somebody removed the file), go through the new
         door."""
-        if not self._pool_is_gone and self.door.words[word.POOL_STATE] != word.STATE_CLOSED:
+        if not self._pool_is_gone and self.door.words[POOL_STATE] != STATE_CLOSED:
             return
         instance = self.door.instance
         instance.reload()
@@ -614,7 +630,7 @@ class RegionSession:
         """Whether a killed writer, or our own failed commit, has left work in one of the regions."""
         # In this order: a process that mends marks the region before the intent goes.
         words = self.door.words
-        if words[word.INTENT_SEQNO] and words[word.INTENT_REGIONS] & self._bits:
+        if words[INTENT_SEQNO] and words[INTENT_REGIONS] & self._bits:
             return True
         return any(part.is_behind(words) for part in self.parts)
 
