@@ -142,6 +142,8 @@ def test_daemons_started_in_every_order(street: Street) -> None:
         "source": street.start_source,
     }
     for order in list(itertools.permutations(starts))[1::2]:
+        for instance, name, noun in daemons(street):
+            assert street.on(instance, noun, "status").stdout.startswith(f"{name}: serving")
         for instance, _, noun in daemons(street):
             assert street.on(instance, noun, "stop").returncode == 0
             assert "does not run" in street.on(instance, noun, "stop").stdout

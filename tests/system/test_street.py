@@ -88,6 +88,17 @@ def test_a_dead_update_process_is_said_and_not_restarted(street: Street) -> None
     assert "update start" in status.stdout
     street.start_update()
     street.prove_equal()
+    # Stopped by command, alone, it reads as stopped; the Receiver Server goes on.
+    assert street.on(street.secondary, "update", "stop").stdout.startswith("update: stopped; applied ")
+    seqno = street.write("INSERT INTO loose VALUES (4, 4)")
+    wait_until(
+        lambda: street.daemon(street.secondary, "receiver")["facts"]["last_received_seqno"] == seqno,
+        what="it is received all the same",
+    )
+    assert "DAEMON_STOPPED" in {one["code"] for one in street.status(street.secondary)["findings"]}
+    assert street.daemon(street.secondary, "receiver")["facts"]["is_connected"]
+    street.start_update()
+    street.prove_equal()
 
 
 def test_a_conflict_stops_the_update_process_with_everything_an_operator_needs(street: Street) -> None:
