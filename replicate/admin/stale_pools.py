@@ -1,4 +1,6 @@
-"""Pools in shared memory whose instance is gone: its directory was removed by hand, without `instance remove`.
+"""Pools in shared memory, looked at from outside: whose they are, whether a process uses one, and which are stale.
+
+A pool is stale when its instance is gone: its directory was removed by hand, without `instance remove`.
 
 Guarantees: only files of our own user and name are looked at; a pool is removed only if it says which directory it
 belongs to, that directory holds its instance no more, and no process uses the pool (the kernel knows, by a lock that

@@ -1,9 +1,11 @@
-"""Whether a commit on a supplier changes only what this supplier writes (model/writers.py).
+"""Whether a commit on a supplier changes only what this supplier may write now (model/writers.py, told_fences.py).
 
-Guarantees: asked with the locks of the commit's regions held, so the answer holds until the commit is over; a change of
-the schema passes where nobody else writes anything, and a table moves between partitions that nobody else writes. What
+Guarantees: asked with the locks of the commit's regions held, so the answer holds until the commit is over. A change of
+the schema passes where nobody else writes anything, or while all others stand aside for us. A table moves only out of,
+and into, partitions that nobody else writes. While another one has us stand aside, and after we were said to be gone
+for good, no row is changed. A key that is another supplier's to give is refused in tables that several write. What
 names the writers is read again when it may have changed.
-Leaves to others: how a partition changes its writer.
+Leaves to others: how a partition changes its writer, and how others come to stand aside (admin/schema_run.py).
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class WriterCheck:
         return with_fence(captured, self._known, parts, door)
 
     def refuse_others(self, captured: CapturedChanges, parts: Sequence[RegionPart], door: Door) -> None:
-        """NotWriterError for a commit that changes what another supplier writes."""
+        """NotWriterError for a commit that changes what another supplier writes, or what nobody may change meanwhile;
+        NotSupportedError for a key that is another one's to give."""
         generation = door.words[word.WRITERS_GENERATION]
         if generation != self._seen or [part for part, _ in self._known] != list(parts):
             if generation != self._seen:

@@ -17,7 +17,8 @@ from replicate.model.findings import Finding
 from replicate.security.guarded_file import read_guarded, stamp
 from replicate.settings.table import TlsConfig
 
-DAY_S: Final = 86_400
+HOUR_S: Final = 3600
+DAY_S: Final = 24 * HOUR_S
 
 
 class TlsFiles(Struct, frozen=True):
@@ -75,6 +76,13 @@ def expiry_finding(now_s: float, not_after_s: float, warn_days: int, *, what: st
         return None
     do = "replicate certificate issue NAME --ca DIR --out DIR --replace; it is used from the next connection on"
     if left_s <= 0:
-        text = f"{what} expired {-left_s / DAY_S:.0f} days ago: no peer accepts it"
+        text = f"{what} expired {_told(-left_s)} ago: no peer accepts it"
         return Finding("CERTIFICATE_EXPIRED", f"{text} [{where}]", do)
-    return Finding("CERTIFICATE_EXPIRES", f"{what} expires in {left_s / DAY_S:.0f} days [{where}]", do)
+    return Finding("CERTIFICATE_EXPIRES", f"{what} expires in {_told(left_s)} [{where}]", do)
+
+
+def _told(seconds: float) -> str:
+    """In days, or in hours where there are few of these: never more than it is."""
+    if seconds >= 2 * DAY_S:
+        return f"{int(seconds // DAY_S)} days"
+    return f"{int(seconds // HOUR_S)} hours" if seconds >= 2 * HOUR_S else "less than two hours"

@@ -21,11 +21,14 @@ class Pace(Struct, frozen=True):
     """`changes` (1 at least) took `seconds`, and read `pages_read` of `pages` that there are.
 
     Changes here and there in a table cost a page each while they are few; of more, several share one. A time for each
-    change, taken of a short batch, foretells several times what a long one takes: of a million updates in random order
-    the first 18,600 took 10.7 µs each, 84,000 5.5, 206,000 2.9 to 3.4, on a table of 30,000 pages (measured, with three
-    daemons on two processors). And so the second batch of a catch-up was short, and as dear as the long one that it
-    could have been. So as much of the time as there were pages for each change is taken to go by pages, of which ever
-    fewer are new: n changes of rows drawn by chance touch P (1 - e^(-n/P)) of P pages.
+    change, taken of a short batch, foretells several times what a long one takes. So the second batch of a catch-up was
+    short, and each of its changes as dear as those of the first. As much of the time as there were pages for each
+    change is taken to go by pages, of which ever fewer are new: n changes of rows drawn by chance touch
+    P (1 - e^(-n/P)) of P pages. Of a million updates in random order, on a table of 30,000 pages, with three daemons on
+    two processors, a change took
+    10.7 µs among the first 18,600;
+    5.5 µs among 84,000;
+    2.9 to 3.4 µs among 206,000.
 
     Taken out, and put in again: it is worth less than a tenth, but without it a catch-up may fall below 0.97 of what it
     was. CPU of an Update Process a row, updates in random order, in turns after 8c22656, load 3 to 6, medians with and
