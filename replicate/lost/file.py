@@ -4,9 +4,10 @@
      "peers": [{"name": …, "acknowledged_seqno": …} …], "common": N (of a rollback), "written": TIME}
     a line for each transaction, as `journal show --json` prints it; the parts of a large one are lines after it
     {"transactions": COUNT, "data": COUNT, "origins": [[ORIGIN, DATA, FIRST, LAST] …],
-     "unreadable": [{"from": …, "to": …, "why": …} …], "xxh3": HASH OF ALL BEFORE}
-                            "data": how many of them carry data; older releases did not count them, nor had "origins":
-                            of each origin its data, and its first and its last one: [SEQNO, ORIGIN SEQNO, CHAIN]
+     "unreadable": [{"from": …, "to": …, "why": …} …], "xxh3": HASH OF ALL BEFORE, "check": HASH OF THIS LINE}
+                            "data": how many of them carry data; "origins": of each origin its data, and its first and
+                            its last one: [SEQNO, ORIGIN SEQNO, CHAIN]; older releases wrote none of these two, and no
+                            "check"
 
 Guarantees: under its name it is whole and durable, its directory too; a file that is there is never replaced. After a
 failure nothing of it is left; a killed writer may leave its half under another name (PART_SUFFIX). One writer at a
@@ -166,13 +167,25 @@ def _write(
 def _last(
     count: int, origins: dict[str, list[Any]], unreadable: tuple[dict[str, Any], ...], digest: str
 ) -> dict[str, Any]:
-    return {
+    facts = {
         "transactions": count,
         "data": sum(known[0] for known in origins.values()),
         "origins": [[origin, *known] for origin, known in origins.items()],
         "unreadable": list(unreadable),
         "xxh3": digest,
     }
+    return {**facts, "check": _check_of(facts)}
+
+
+def _check_of(last: dict[str, Any]) -> str:
+    return xxh3_64(json.dumps(last).encode()).hexdigest()
+
+
+def is_as_written(last: dict[str, Any]) -> bool:
+    """Whether a file's last line is what was written; of an older release, which put no check there, nobody can tell,
+    and it is taken for that."""
+    facts = {name: value for name, value in last.items() if name != "check"}
+    return "check" not in last or last["check"] == _check_of(facts)
 
 
 def place(aside: Path, path: Path) -> Path:
@@ -212,7 +225,7 @@ def _read_whole(path: Path, head: LostHead) -> LostFile | None:
             return None
         line, last_at = last_line(file)
         last = json.loads(line)
-        if not line.endswith(b"\n") or last["xxh3"] != digest_upto(file, last_at):
+        if not line.endswith(b"\n") or last["xxh3"] != digest_upto(file, last_at) or not is_as_written(last):
             return None
         return LostFile(path, int(last["transactions"]), tuple(last["unreadable"]))
 

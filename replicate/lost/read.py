@@ -19,7 +19,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from replicate.errors import DamagedError, FormatUnknownError, NotFoundError
-from replicate.lost.file import DATA_KINDS, FORMAT, LARGE_NAMES, LAST_LINE_BYTES_MAX, digest_upto, last_line
+from replicate.lost.file import (
+    DATA_KINDS,
+    FORMAT,
+    LARGE_NAMES,
+    LAST_LINE_BYTES_MAX,
+    digest_upto,
+    is_as_written,
+    last_line,
+)
 from replicate.model.transaction import RAW_TEXT_CODE, Kind
 from replicate.system.os_errors import io_error
 
@@ -104,8 +112,8 @@ class LostReader:
         line, last_at = last_line(file)
         try:
             last = json.loads(line)
-            whole = line.endswith(b"\n") and last["xxh3"] == digest_upto(file, last_at)
-        except (ValueError, KeyError, TypeError):
+            whole = line.endswith(b"\n") and last["xxh3"] == digest_upto(file, last_at) and is_as_written(last)
+        except (ValueError, KeyError, TypeError, AttributeError):
             whole = False
         if not whole:
             raise DamagedError(

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from replicate.limits import MIB
-from replicate.lost.file import FORMAT, LAST_LINE_BYTES_MAX, SUFFIX, last_line
+from replicate.lost.file import FORMAT, LAST_LINE_BYTES_MAX, SUFFIX, is_as_written, last_line
 from replicate.lost.files import look_at_file
 from replicate.lost.history import stands
 from replicate.lost.sent_mark import sent_to
@@ -55,6 +55,8 @@ def _look(path: Path, instance_path: Path) -> Unsettled:
             if known != FORMAT:
                 return Unsettled(path, error=f"it has format {known!r}, this release knows {FORMAT}")
             last = json.loads(last_line(file)[0])
+            if not is_as_written(last):
+                raise ValueError("its last line was changed")
             file_bytes = os.fstat(fd).st_size
         held = int(last["data"] if "data" in last else last["transactions"])
         settled = count_settled(path)
@@ -68,7 +70,7 @@ def _look(path: Path, instance_path: Path) -> Unsettled:
             return Unsettled(path, seen.waiting, seen.error)
     except OSError as error:
         return Unsettled(path, error=error.strerror or str(error))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Unsettled(path, error="it is not whole, or was changed by hand")
     return Unsettled(path, held - settled - (in_history or 0))
 

@@ -22,7 +22,6 @@ from replicate.errors import (
     JournalMissingError,
     WrongNetworkError,
 )
-from replicate.journal.catalogue import catalogue_with
 from replicate.journal.chain import Chain
 from replicate.journal.reader import ChainReader, LargeTransaction
 from replicate.journal.record import FrameBatch
@@ -371,41 +370,7 @@ def test_reading_beside_a_writer_in_another_process(tmp_path: Path) -> None:
     reader.close()
 
 
-# Catalogues.
-
-
-def test_the_catalogue_at_any_place(journal: ToyJournal) -> None:
-    old, new = make_definition(), make_definition(version=2)
-    first = journal.maker.origin
-    journal.append(journal.maker.transaction(payload=define_payload(old)))  # 1
-    journal.write(2)  # 2, 3
-    journal.append(journal.maker.transaction(payload=define_payload(new)))  # 4
-    journal.append(journal.maker.null())  # 5
-    chain_at_5 = journal.maker.chain
-    journal.append(journal.maker.history(2))  # 6
-    journal.write(1)  # 7
-    reader = ChainReader(journal.chain)
-    assert dict(reader.catalogue_at(1).definitions) == {}
-    assert list(reader.catalogue_at(2).definitions.values()) == [old]
-    assert list(reader.catalogue_at(5).definitions.values()) == [old, new]
-    at_6 = reader.catalogue_at(6)
-    assert (at_6.histories, at_6.chains) == ((), {first: (5, chain_at_5)})
-    assert dict(at_6.vector) == {(first, 0): 5, (first, 1): 5}  # the NULL record named its partition
-    at_8 = reader.catalogue_at(8)
-    assert [history.seqno for history in at_8.histories] == [6]
-    assert at_8.chains[journal.maker.origin] == (1, journal.maker.chain)
-    with pytest.raises(GapError):
-        reader.catalogue_at(9)
-    journal.switch()
-    assert reader.catalogue_at(8).chains[journal.maker.origin] == (1, journal.maker.chain)
-    known, _ = journal.segment.read_catalogue()
-    with journal.chain.open(1) as segment:
-        offsets = segment.scan().definition_frames
-        before, _ = segment.read_catalogue()
-        folded = catalogue_with(before, segment, offsets)
-    assert folded.definitions == at_8.definitions
-    assert folded.histories == at_8.histories
-    assert known.chains == at_8.chains
+# Large transactions.
 
 
 def test_large_transactions_stand_in_the_stream(journal: ToyJournal) -> None:

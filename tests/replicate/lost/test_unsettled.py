@@ -67,11 +67,21 @@ def test_only_the_ends_of_a_file_are_read(sites: Sites) -> None:
     assert look_at_unsettled(sites.secondary.path) == [one]
 
 
+def test_a_last_line_that_was_changed_is_told(sites: Sites) -> None:
+    """What it counts stands in no other place that the quick look reads."""
+    (one,) = look_at_unsettled(sites.secondary.path)
+    lines = one.path.read_bytes().splitlines(keepends=True)
+    assert b'"data": 3' in lines[-1]
+    one.path.write_bytes(b"".join(lines[:-1]) + lines[-1].replace(b'"data": 3', b'"data": 0'))
+    (told,) = look_at_unsettled(sites.secondary.path)
+    assert told.error == "it is not whole, or was changed by hand"
+
+
 def test_a_file_of_an_older_release_counts_its_records(sites: Sites) -> None:
     (one,) = look_at_unsettled(sites.secondary.path)
     lines = one.path.read_bytes().splitlines(keepends=True)
     last = json.loads(lines[-1])
-    del last["data"]
+    del last["data"], last["check"]
     one.path.write_bytes(b"".join(lines[:-1]) + json.dumps(last).encode() + b"\n")
     assert look_at_unsettled(sites.secondary.path) == [Unsettled(one.path, 4)]
 
