@@ -70,7 +70,7 @@ class Incoming(Struct, frozen=True):
 
     def look(self, source: bytes, regions: tuple[str, ...] = (), partitions: tuple[int, ...] = ()) -> SeedRequest:
         """What to ask the instance `source` (its UUID) for, of these regions or partitions, or of all. Reads the part
-        through, and cuts off what is not good.
+        through: its good bytes end at `offset`. A part of which nothing is good is removed.
 
         Raises JournalIOError, PermissionRefusedError.
         """
