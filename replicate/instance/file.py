@@ -8,7 +8,6 @@ validated. Leaves to others: journals, pools, databases, configuration; what the
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 import uuid
@@ -36,6 +35,7 @@ from replicate.model.table_wish import has_list, told_wishes
 from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Origin
 from replicate.model.writers import SUPPLIER
+from replicate.system.files import open_to_read
 from replicate.system.os_errors import NO_DESCRIPTORS, exhausted, mend
 
 Role = Literal["primary", "secondary"]
@@ -625,7 +625,7 @@ def read_file(path: Path) -> InstanceFile:
     """Read and verify the instance file at `path`. NotFoundError, PermissionRefusedError or DamagedError when that
     cannot be done."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        file = open_to_read(path)
     except FileNotFoundError:
         raise NotFoundError(
             "there is no instance here",
@@ -638,7 +638,7 @@ def read_file(path: Path) -> InstanceFile:
         raise PermissionRefusedError(
             f"the instance file cannot be read: {error.strerror}", where=str(path), do=mend(error)
         ) from error
-    with os.fdopen(fd, "rb") as file:
+    with file:
         return decode(file.read(16 * 1024 * 1024), str(path))
 
 

@@ -31,7 +31,7 @@ from xxhash import xxh3_64
 from replicate.journal.record import CHANGES_BEGIN, LARGE_BEGINS
 from replicate.limits import KIB, MIB
 from replicate.model.transaction import Kind
-from replicate.system.files import sync_directory
+from replicate.system.files import open_to_read, sync_directory
 from replicate.system.os_errors import io_error
 
 if TYPE_CHECKING:
@@ -218,8 +218,7 @@ def find_lost(files: Iterable[Path], head: LostHead) -> LostFile | None:
 
 
 def _read_whole(path: Path, head: LostHead) -> LostFile | None:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
+    with open_to_read(path) as file:
         facts = json.loads(file.readline(LAST_LINE_BYTES_MAX))
         if not isinstance(facts, dict) or not head.is_covered_by(facts):
             return None

@@ -8,7 +8,6 @@ Leaves to others: what is done with them (apply.py).
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +28,7 @@ from replicate.lost.file import (
     last_line,
 )
 from replicate.model.transaction import RAW_TEXT_CODE, Kind
+from replicate.system.files import open_to_read
 from replicate.system.os_errors import io_error
 
 Image = tuple[Any, ...]
@@ -69,8 +69,7 @@ class LostReader:
         """Raises NotFoundError, DamagedError (half, or changed), FormatUnknownError, JournalIOError."""
         self.path = path
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-            self._file: IO[bytes] = os.fdopen(fd, "rb")  # raises for a directory
+            self._file: IO[bytes] = open_to_read(path)
         except FileNotFoundError:
             raise NotFoundError(
                 "there is no such file", where=str(path), do="replicate -i INSTANCE lost list names those there are"

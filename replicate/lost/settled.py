@@ -23,7 +23,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from replicate.errors import DamagedError, FormatUnknownError, WrongInstanceError
-from replicate.system.files import sync_directory, write_all
+from replicate.system.files import open_to_read, sync_directory, write_all
 from replicate.system.os_errors import io_error
 
 FORMAT: Final = 1
@@ -40,11 +40,11 @@ def count_settled(file: Path) -> int | None:
     """How many transactions of `file` are settled, None for all of them: by the lines' beginnings, so that a look at a
     long file is quick. OSError."""
     try:
-        fd = os.open(file.with_name(file.name + SUFFIX), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        lines = open_to_read(file.with_name(file.name + SUFFIX))
     except FileNotFoundError:
         return 0
     count = 0
-    with open(fd, "rb") as lines:
+    with lines:
         for line in lines:
             if line.startswith(_ALL) and line.endswith(b"\n"):
                 return None

@@ -21,6 +21,7 @@ from replicate.lost.files import look_at_file
 from replicate.lost.history import stands
 from replicate.lost.sent_mark import sent_to
 from replicate.lost.settled import count_settled
+from replicate.system.files import open_to_read
 
 READ_BYTES_MAX: Final = 16 * MIB
 """Of a longer file all that is not settled counts as waiting, where its ends do not tell."""
@@ -49,15 +50,14 @@ def look_at_unsettled(instance_path: Path) -> list[Unsettled]:
 
 def _look(path: Path, instance_path: Path) -> Unsettled:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(fd, "rb") as file:
+        with open_to_read(path) as file:
             known = json.loads(file.readline(LAST_LINE_BYTES_MAX))["format"]
             if known != FORMAT:
                 return Unsettled(path, error=f"it has format {known!r}, this release knows {FORMAT}")
             last = json.loads(last_line(file)[0])
             if not is_as_written(last):
                 raise ValueError("its last line was changed")
-            file_bytes = os.fstat(fd).st_size
+            file_bytes = os.fstat(file.fileno()).st_size
         held = int(last["data"] if "data" in last else last["transactions"])
         settled = count_settled(path)
         if settled is None or settled >= held:

@@ -12,7 +12,7 @@ import os
 import stat
 import uuid
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from replicate.errors import JournalIOError, PermissionRefusedError
 from replicate.system.failpoint import hit
@@ -109,6 +109,16 @@ def read_private(path: Path) -> bytes:
         raise JournalIOError(f"cannot be read: {error.strerror}", where=str(path)) from error
     finally:
         os.close(fd)
+
+
+def open_to_read(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A file of ours, however large: no link is followed, and nothing is waited for at a pipe. OSError; nothing stays
+    open then."""
+    return open(path, "rb", opener=_no_link)
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from replicate.instance.file import (
 from replicate.limits import PARTITION_MAX
 from replicate.model.elements import PLACED
 from replicate.model.partitions import ONLY_DEFAULT, Partitions
+from tests.harness.descriptors import open_descriptors
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", fullmatch=True)
 UUIDS = st.binary(min_size=16, max_size=16)
@@ -153,3 +155,15 @@ def test_a_link_is_not_followed_and_what_is_not_there_is_said(tmp_path: Path) ->
         read_file(tmp_path / "link.json")
     with pytest.raises(NotFoundError, match="no instance here"):
         read_file(tmp_path / "none.json")
+
+
+def test_what_is_no_file_is_refused_at_once_and_nothing_stays_open(tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    before = open_descriptors()
+    with pytest.raises(PermissionRefusedError, match="cannot be read: Is a directory") as caught:
+        read_file(tmp_path / "directory")
+    assert caught.value.where == str(tmp_path / "directory")
+    with pytest.raises(DamagedError, match="not readable"):
+        read_file(tmp_path / "pipe")
+    assert open_descriptors() == before

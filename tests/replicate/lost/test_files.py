@@ -12,8 +12,10 @@ import pytest
 
 from replicate.instance.instance import Instance
 from replicate.lost.files import look_at_file, look_at_lost
+from replicate.lost.unsettled import look_at_unsettled
 from replicate.roles.change_of_role import become_secondary
 from replicate.roles.rollback import rollback
+from tests.harness.descriptors import open_descriptors
 from tests.harness.sites import Sites
 
 
@@ -84,8 +86,11 @@ def test_one_that_cannot_be_opened_hides_no_other(whole: tuple[Instance, Path, b
     os.mkfifo(beside[0])
     beside[1].symlink_to("/etc/hostname")
     beside[2].mkdir()
+    before = open_descriptors()
     try:
         seen = look_at_lost(instance)
+        assert {one.path for one in look_at_unsettled(instance.path)} == {*beside, path}
+        assert open_descriptors() == before, "what looks each second has none to lose"
     finally:
         beside[0].unlink()
         beside[1].unlink()
