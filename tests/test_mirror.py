@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("replicate", "source_server", "receiver_server", "update_process")
 
 LIST = Path(__file__).with_name("without_test_file.txt")
-MOST_WITHOUT = 61
+MOST_WITHOUT = 58
 """Of LIST, which may only get shorter: lower this with it."""
 
 OF_THE_PACKAGE = {"package", "cpython_suite"}

@@ -40,7 +40,7 @@ from replicate.status.report import (
     each_once,
     findings,
 )
-from replicate.status.text import lines, seconds, size
+from replicate.status.text import lines
 from replicate.wire.introduction import refusal_from_peer
 from replicate.wire.message import Refuse, RefuseCode
 from tests.harness.instances import insert, make_primary, session_of
@@ -119,29 +119,6 @@ def test_findings_name_the_command_and_errors_come_first() -> None:
     waiting = findings("secondary", JOURNAL, (REGION,), (), replace(RECEIVING, is_connected=False))
     assert [f.severity for f in waiting] == ["warning"]
     assert [f.severity for f in findings("primary", JOURNAL, (), (), None)] == ["info", "info"]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "unknown"),
-        (0.0, "0.0 s"),
-        (0.04, "0.1 s"),
-        (12.0, "12.0 s"),
-        (0.001, "0.1 s"),
-        (600, "10 min"),
-        (9000, "2.5 h"),
-    ],
-)
-def test_durations(value: float | None, text: str) -> None:
-    assert seconds(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (3 * MIB, "3.0 MiB"), (2**50, "1024.0 TiB")]
-)
-def test_sizes(value: int, text: str) -> None:
-    assert size(value) == text
 
 
 @pytest.fixture
