@@ -137,6 +137,8 @@ async def _apply(context: DaemonContext, instance: Instance, orders: ReportingOr
         await driver.run()
     except* TurnedBackError as group:
         turned_back = _first(group)
+    except* PoolReplacedError:
+        context.log.warning("journal pool replaced")  # in the middle of our work; nothing of it is lost
     finally:
         context.figures, orders.reporting = no_figures, None
         session.close()

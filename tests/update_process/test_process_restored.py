@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from replicate.door.secondary import ApplySession
 from replicate.instance.instance import Instance
+from replicate.roles.restored_supplier import turn_back
 from tests.harness.servers import point, servers
 from tests.harness.suppliers import Suppliers
 from tests.harness.waiting import wait_until_async
@@ -69,3 +71,23 @@ async def test_its_daemons_are_the_first_to_open_it(two: Suppliers) -> None:
     await trio.to_thread.run_sync(lambda: (two.write("b", 2), two.level()))
     two.assert_converged()
     assert len(two.rows("a")["tb"]) == 7
+
+
+async def test_its_receiver_server_finds_it_out_while_its_update_process_works(
+    two: Suppliers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both pools are retired before what was received is appended: the Update Process goes on with new ones."""
+    found_out, begin = list[bool](), ApplySession.begin
+
+    def begin_late(self: ApplySession) -> None:
+        if not found_out and self.door.instance.name == "b":
+            found_out.append(turn_back(Instance.open(two.by["b"].path)))
+        begin(self)
+
+    monkeypatch.setattr(ApplySession, "begin", begin_late)
+    await trio.to_thread.run_sync(lambda: two.write("a", 3))
+    incarnation = two.by["b"].content.incarnation
+    assert await gets_back(two, incarnation + 1) == []
+    assert found_out == [True]
+    await trio.to_thread.run_sync(lambda: (two.write("b", 2), two.level()))
+    two.assert_converged()
