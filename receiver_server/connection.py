@@ -302,7 +302,7 @@ class ReceiverConnection:
                 return
             pool = source.pool
             if not pool.is_current():  # a seed has taken it away
-                await source.replace_pool()
+                await source.renew_pool()
                 continue
             try:
                 found = await source.find_reference()
@@ -346,7 +346,7 @@ class ReceiverConnection:
         try:
             while True:
                 if not source.pool.is_current():
-                    await source.replace_pool()
+                    await source.renew_pool()
                 began = source.pool.restarts
                 found = await source.find_vector(link.peer)
                 if not source.must_begin_anew and began == source.pool.restarts:

@@ -287,7 +287,7 @@ class ReceiverServer:
             if now_s >= self._next_pool_look_s and not self._taker.is_taking and source.instance.receives:
                 self._next_pool_look_s = now_s + POOL_LOOK_S
                 if not source.pool.is_current():
-                    await self._pool_is_gone()
+                    await source.renew_pool()
                 source.look_for_waiting()
             self._authenticator.warn_of_expiry(time.time())
             source.pool.note_receiver(os.getpid(), time.monotonic_ns(), connected=source.active is not None)
@@ -302,12 +302,6 @@ class ReceiverServer:
                 source.tell()
                 source.sample()
             await sleep_to_tick(LOOK_S)
-
-    async def _pool_is_gone(self) -> None:
-        source = self.source
-        self._log.warning("receive pool was removed", where=str(source.pool.memory.path))
-        await source.disconnect("the receive pool was removed")
-        await source.replace_pool()
 
     def _look_at_update_process(self) -> None:
         source = self.source

@@ -295,19 +295,33 @@ class SourceState:
         """Make an empty pool after what is applied (a supplier's: after nothing, until its source has said from where);
         the Update Process notices by itself."""
         async with self._pool_lock:
+            self._make_pool(await find_applied_soon(self.context, self.instance))
+
+    async def renew_pool(self) -> None:
+        """The same where somebody has taken the pool away, as a change of the role does. What sources have put there is
+        lost with it: each that streams is sent away before there is another one, and begins again."""
+        async with self._pool_lock:
+            if self.pool.is_current():  # another connection was quicker
+                return
+            self.log.warning("receive pool was removed", where=str(self.pool.memory.path))
             applied = await find_applied_soon(self.context, self.instance)
-            self.parts = None
-            self._applied_seqno = self._begins_after(applied)
-            told = self.pool.source_note()
-            self.pool.close()
-            self.pool = ReceivePool.create(
-                self.instance.content.uuid,
-                configured_bytes=self.settings.pool_bytes,
-                last_seqno=self._applied_seqno,
-                replace=True,
-            )
-            self.pool.note_source(*told)
-            self.pool.memory.note_home(self.instance.path)
+            while any(one.has_asked for one in self.all_connections):
+                await self.disconnect("the receive pool was removed")
+            self._make_pool(applied)
+
+    def _make_pool(self, applied: Position | None) -> None:
+        self.parts = None
+        self._applied_seqno = self._begins_after(applied)
+        told = self.pool.source_note()
+        self.pool.close()
+        self.pool = ReceivePool.create(
+            self.instance.content.uuid,
+            configured_bytes=self.settings.pool_bytes,
+            last_seqno=self._applied_seqno,
+            replace=True,
+        )
+        self.pool.note_source(*told)
+        self.pool.memory.note_home(self.instance.path)
         self.log.warning("receive pool made again", last_applied_seqno=self._applied_seqno)
 
     async def begin_anew(self) -> None:
