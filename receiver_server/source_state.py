@@ -376,12 +376,15 @@ class SourceState:
             suppliers.is_restoring = True
             suppliers.forget_levels()
         suppliers.looked_at(self.pool.read_address)
-        from replicate.transfer.packet.epochs_file import level_by_packets  # here: of suppliers that were restored only
+        from replicate.status.roles import not_level  # here, as the next: of suppliers that were restored only
+        from replicate.transfer.packet.epochs_file import level_by_packets
 
-        awaited = {peer.name for peer in self.instance.peers if not peer.passive}
         try:
             were_level = suppliers.were_level | level_by_packets(self.instance)
-            if not were_level or not awaited <= were_level:
+            if not were_level:
+                return
+            lacking = await trio.to_thread.run_sync(not_level, self.instance, were_level)
+            if lacking:
                 return
             if await trio.to_thread.run_sync(settle, self.instance):
                 self.log.info("what this supplier had is back: it takes writes", level=sorted(were_level))

@@ -1,6 +1,6 @@
 """What a change of roles has left undone, as findings: a rollback that was killed, lost transactions that wait.
 
-Guarantees: only looks, at names and a few lines, and never raises.
+Guarantees: only looks, at names and a few lines; what makes findings never raises.
 Leaves to others: which rollback that is (roles/rollback.py), what stands in the files (replicate/lost).
 """
 
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterator
+from contextlib import closing
 
 from replicate.daemon.files import DaemonFiles
-from replicate.door.recovery.opening import ROLLBACK_MARKER
+from replicate.door.recovery.opening import ROLLBACK_MARKER, make_chain
+from replicate.errors import ReplicateError
 from replicate.instance.file import Successor
 from replicate.instance.instance import Instance
+from replicate.journal.catalogue import catalogue_before
 from replicate.lost.unsettled import Unsettled, look_at_unsettled
 from replicate.model.findings import Finding
+from replicate.region.kind import KIND
 
 
 def is_rolled_back_in_part(instance: Instance) -> bool:
@@ -39,6 +43,21 @@ def frozen_findings(instance: Instance) -> Iterator[Finding]:
         yield Finding("FROZEN", text, "replicate -i INSTANCE instance freeze off")
 
 
+def not_level(instance: Instance, were_level: Collection[str]) -> set[str]:
+    """Of a supplier that was restored, the peers that have not brought all that they had. Nobody who is gone for good,
+    by what is known here, is one of them: nothing is taken from it. Raises what opening the region raises."""
+    awaited = {peer.name for peer in instance.peers if not peer.passive} - set(were_level)
+    if not awaited or not instance.regions:
+        return awaited
+    entry = instance.regions[0]
+    with KIND.naming(str(entry.path)), closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+        writers, seqno = opened.writers(), opened.seqno()
+    if not writers.retiring and not writers.retired:
+        return awaited
+    histories = catalogue_before(make_chain(instance), seqno + 1).histories
+    return awaited - {one.name for one in histories if writers.is_gone(one.instance)}
+
+
 def restoring_findings(instance: Instance, were_level: Collection[str]) -> Iterator[Finding]:
     """`were_level`: the suppliers that have brought all that they had."""
     if not instance.content.is_restoring:
@@ -53,7 +72,10 @@ def restoring_findings(instance: Instance, were_level: Collection[str]) -> Itera
         )
         yield Finding("RESTORING", text, do)
         return
-    awaited = sorted({peer.name for peer in instance.peers if not peer.passive} - set(were_level))
+    try:
+        awaited = sorted(not_level(instance, were_level))
+    except ReplicateError:  # other findings tell of that
+        awaited = sorted({peer.name for peer in instance.peers if not peer.passive} - set(were_level))
     text = (
         "this supplier was restored from an older state, and takes no writes until it has back what it had: waiting "
         f"for {', '.join(awaited) or 'the first supplier that sends'}"

@@ -10,6 +10,7 @@ import trio
 from replicate.door.secondary import ApplySession
 from replicate.instance.instance import Instance
 from replicate.roles.restored_supplier import turn_back
+from replicate.roles.retiring import retire
 from tests.harness.servers import point, servers
 from tests.harness.suppliers import Suppliers
 from tests.harness.waiting import wait_until_async
@@ -26,6 +27,20 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suppliers:
     made.write("b", 2)
     made.level()
     return made
+
+
+async def test_one_that_is_retired_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused where it calls, and here it never does."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    three = await trio.to_thread.run_sync(lambda: Suppliers.create(tmp_path, 3))
+    for name in ("a", "c"):
+        three.by["b"].register_peer(name, "127.0.0.1", 7430)
+    copy = saved(three, "b")
+    await trio.to_thread.run_sync(lambda: (three.write("b", 2), three.level()))
+    assert not (await trio.to_thread.run_sync(lambda: retire(three.by["a"], "c", timeout_s=0))).is_retired
+    await trio.to_thread.run_sync(lambda: put_back(three, "b", copy, keeps_inode=False))
+    assert {peer.name for peer in three.by["b"].peers} == {"a", "c"}
+    assert await gets_back(three, 4) == []
 
 
 async def gets_back(two: Suppliers, incarnation: int) -> list[str]:
