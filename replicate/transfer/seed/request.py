@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from msgspec.structs import replace
 
 from replicate.daemon.last_run import start_again, stop_and_start_again
+from replicate.daemon.lock_file import LockFile
 from replicate.daemon.orders import SILENT_S, connected, lines
 from replicate.door.recovery.opening import SEEDING_MARKER
 from replicate.errors import (
@@ -53,6 +54,9 @@ from replicate.wire.message import LOAD_REFUSED
 
 SOURCE_WAIT_S: Final = 60.0
 """How long a source may be away before we give up; what has arrived stays."""
+RECEIVER_WAIT_S: Final = 10.0
+"""How long a Receiver Server that runs may take to follow a change of the role."""
+RECEIVER_LOOK_S: Final = 0.1
 REFUSED_WAIT_S: Final = 5.0
 """The same where one was there and not let in: another one may come beside it."""
 WAITING: Final = "waiting for the source"
@@ -209,21 +213,34 @@ def _install(secondary: Instance, incoming: Incoming, restart: bool, told: Told)
 
 
 @contextmanager
+def _reached(secondary: Instance) -> Iterator[socket.socket]:
+    """A connection to the Receiver Server. One that runs, and is not there for commands, is waited for: it follows
+    another role."""
+    where, deadline_s = str(secondary.path), time.monotonic() + RECEIVER_WAIT_S
+    with ExitStack() as stack:
+        while True:
+            try:
+                connection = stack.enter_context(connected(secondary.run_directory, SOCKET_NAME))
+                break
+            except (FileNotFoundError, ConnectionRefusedError):
+                if time.monotonic() >= deadline_s or LockFile(secondary.path, RECEIVER).probe() is None:
+                    raise PeerUnreachableError(
+                        f"the Receiver Server of {secondary.name} does not run; a seed comes through it",
+                        where=where,
+                        do=f"{start_again(secondary, RECEIVER)}; or, from an instance on this host: replicate -i "
+                        "INSTANCE seed --from PRIMARY",
+                    ) from None
+            except OSError as error:
+                raise TryAgainError(f"the Receiver Server does not answer: {error}", where=where) from error
+            time.sleep(RECEIVER_LOOK_S)
+        yield connection
+
+
+@contextmanager
 def _receiver(secondary: Instance) -> Iterator[_Ask]:
     """A connection to the Receiver Server; what is yielded asks, and gives its answers. Hangs up at the end."""
-    where = str(secondary.path)
     with ExitStack() as stack:
-        try:
-            connection = stack.enter_context(connected(secondary.run_directory, SOCKET_NAME))
-        except (FileNotFoundError, ConnectionRefusedError):
-            raise PeerUnreachableError(
-                f"the Receiver Server of {secondary.name} does not run; a seed comes through it",
-                where=where,
-                do=f"{start_again(secondary, RECEIVER)}; or, from an instance on this host: replicate -i "
-                "INSTANCE seed --from PRIMARY",
-            ) from None
-        except OSError as error:
-            raise TryAgainError(f"the Receiver Server does not answer: {error}", where=where) from error
+        connection = stack.enter_context(_reached(secondary))
         yield lambda source_name, regions=(), partitions=(): _answers(
             connection, source_name, regions, partitions, secondary
         )

@@ -23,11 +23,13 @@ from replicate.admin.region_release import release_region
 from replicate.admin.regions import add_region
 from replicate.compare.compare import digest
 from replicate.daemon import own_introduction
+from replicate.daemon.lock_file import LockFile
 from replicate.door.recovery.opening import SEEDING_MARKER, is_seeded, make_chain
 from replicate.errors import PeerUnreachableError, ReplicateError, TryAgainError, WrongInstanceError
 from replicate.instance.consumers import Consumer, read_hold, write_consumer
 from replicate.instance.instance import Instance
 from replicate.system import failpoint
+from replicate.transfer.seed import request
 from replicate.transfer.seed.file import good_bytes_of, read_header
 from replicate.transfer.seed.incoming import SOCKET_NAME, Incoming, IncomingFile, seed_directory
 from replicate.transfer.seed.install import Seeded
@@ -494,3 +496,27 @@ async def test_a_source_of_another_network_ends_the_command_at_once(
         error = await both.fails(SeedFailedError, "WRONG_NETWORK", None)
         assert error.own_exit_code == 76  # type: ignore[attr-defined]
         assert not any("not let in" in label for label, _, _ in both.told)
+
+
+def test_a_receiver_server_that_follows_another_role_is_waited_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs, and has no socket for a moment; one that does not run is not waited for."""
+    found = iter([FileNotFoundError(), ConnectionRefusedError(), OSError("reached")])
+
+    def connected(*_: object) -> Any:
+        raise next(found)
+
+    monkeypatch.setattr(request, "connected", connected)
+    monkeypatch.setattr(request, "RECEIVER_LOOK_S", 0.0)
+    lock = LockFile(pair.secondary.path, "receiver").acquire()
+    try:
+        with pytest.raises(TryAgainError, match="does not answer: reached"):
+            seed_over_connection(pair.secondary, None, restart=False, told=lambda *_: None)
+        found = iter([FileNotFoundError()] * 9)
+        monkeypatch.setattr(request, "RECEIVER_WAIT_S", 0.0)
+        with pytest.raises(PeerUnreachableError, match="does not run"):
+            seed_over_connection(pair.secondary, None, restart=False, told=lambda *_: None)
+    finally:
+        os.close(lock)
+    monkeypatch.setattr(request, "RECEIVER_WAIT_S", 3600.0)
+    with pytest.raises(PeerUnreachableError, match="does not run"):
+        seed_over_connection(pair.secondary, None, restart=False, told=lambda *_: None)
