@@ -396,6 +396,8 @@ class SourceServer:
                 consumer.statistics.count("cuts", closed.reason is not CloseReason.BYE)
             self._closed(closed, connection.has_streamed)
             error = closed.error
+            if error is not None and closed.reason is CloseReason.PEER_REFUSED:
+                await self._look_whether_retired(error)
             if consumer.is_primary_there and error is not None:
                 await self._encounters.met(primary_of(consumer.peer_name, consumer.position.record.uuid, error))
         if connection.filter_failure is not None:
@@ -404,6 +406,19 @@ class SourceServer:
         if connection.failure is not None:
             raise with_way_out(connection.failure, consumer.instance)
         return error
+
+    async def _look_whether_retired(self, error: ReplicateError) -> None:
+        """The peer has refused us: takes no writes where it says that this supplier is gone for good."""
+        if reason_of(error) != RefuseCode.RETIRED:
+            return
+        from replicate.roles.retired_supplier import note_retired  # here: of few
+
+        consumer = self.consumer
+        try:
+            if await trio.to_thread.run_sync(note_retired, consumer.instance, consumer.peer_name):
+                consumer.log.error("this supplier takes no writes: it was retired", error=str(error), code=error.code)
+        except ReplicateError as failure:
+            consumer.log.error("retired, and takes writes still", error=str(failure), code=failure.code)
 
     def _not_let_in(self, error: ReplicateError, where: str) -> ReplicateError:
         """Either side does not let the other in: trying quickly again will not help, unless the peer was only away."""

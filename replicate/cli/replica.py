@@ -127,9 +127,10 @@ def restore(force: bool, yes: bool, timeout_s: float) -> int:
     """Have a supplier, or a primary, that was restored from an older state get back what it had, before it writes.
 
     A supplier finds that out by itself, and its Receiver Server lets it take writes again once each of its peers has
-    sent all. A primary takes no writes from this command on: it is secondary until each of its peers has answered. What
-    it has committed since it was restored goes to a lost file first. Given again, the command says who is waited for,
-    and makes it primary once nobody is. Exit code 1 while it waits."""
+    sent all. One that was retired by error takes writes again with --force. A primary takes no writes from this command
+    on: it is secondary until each of its peers has answered. What it has committed since it was restored goes to a lost
+    file first. Given again, the command says who is waited for, and makes it primary once nobody is. Exit code 1 while
+    it waits."""
     opened = open_instance()
     if opened.is_supplier:
         return _supplier_restored(opened, force=force, yes=yes)
@@ -137,16 +138,18 @@ def restore(force: bool, yes: bool, timeout_s: float) -> int:
 
 
 def _supplier_restored(opened: Instance, *, force: bool, yes: bool) -> int:
-    from replicate.roles.restored_supplier import settle
+    from replicate.roles.retired_supplier import not_retired
 
+    waits, by = opened.content.is_restoring, opened.content.retired_by
     if not force:
-        waits = opened.content.is_restoring
         told = "waits: replicate -i INSTANCE status names who is waited for" if waits else "takes writes"
-        emit({"waits": waits}, [f"{opened.name} {opened.pasteable(told)}"])
-        return int(waits)
-    if opened.content.is_restoring:
+        if by is not None:
+            told = f"takes no writes: {by.name} says that it is gone for good. replicate -i INSTANCE status says more"
+        emit({"waits": not opened.takes_writes}, [f"{opened.name} {opened.pasteable(told)}"])
+        return int(not opened.takes_writes)
+    if waits:
         _confirm_without(opened, yes=yes)
-    done = settle(opened)
+    done = not_retired(opened)
     emit({"waits": False}, [f"{opened.name} takes writes{'' if done else ', as before'}"])
     return 0
 

@@ -22,7 +22,14 @@ from replicate.door.lock import CommitLock
 from replicate.door.received_range import enter_taken, finish_taken, mend_taken
 from replicate.door.recovery.journal_end import adopted_head, read_tail
 from replicate.door.voiding import void
-from replicate.errors import ClockAheadError, DiskFullError, InternalError, JournalIOError, NotPrimaryError
+from replicate.errors import (
+    ClockAheadError,
+    DiskFullError,
+    InternalError,
+    JournalIOError,
+    NotPrimaryError,
+    NotWriterError,
+)
 from replicate.instance.instance import Instance
 from replicate.instance.writing_locks import commit_lock_path
 from replicate.journal.chain import Chain
@@ -230,6 +237,9 @@ class Door:
             )
 
     def _refuse_to_allot(self) -> NoReturn:
+        self.instance.look_again()
+        if (by := self.instance.content.retired_by) is not None:
+            raise gone_for_good(self.instance, str(self.instance.path), by.name, by.seqno)
         raise NotPrimaryError(
             f"instance {self.instance.name} is secondary: it gives no numbers of its own",
             where=str(self.instance.path),
@@ -524,3 +534,15 @@ class Door:
     def sync_to_end(self, timeout_s: float | None = None) -> int:
         """Make everything visible durable; returns the last durable seqno. `timeout_s`: see Durability.sync_to_end."""
         return self.durability.sync_to_end(timeout_s)
+
+
+def gone_for_good(instance: Instance, where: str, by: str, seqno: int = 0) -> NotWriterError:
+    """Others take nothing from this one any more, as `by` says, which has what stands here up to `seqno`."""
+    name, since = instance.name, f" --from {seqno + 1}" if seqno else ""
+    return NotWriterError(
+        f"{name} was said to be gone for good, by {by}, and nobody takes from it any more",
+        where=where,
+        do=f"Write on {by}. To see what only {name} has: replicate -i {instance.named} journal show{since}. To have "
+        "that in a file, and make this site again: replicate help suppliers (A supplier is gone for good)",
+        writer=by,
+    )

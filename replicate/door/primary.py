@@ -22,7 +22,7 @@ from time import monotonic
 from typing import Final
 
 from replicate.door.barrier import TurnedAwayError, outlast_turning_away, stand_at_barrier, stand_before_beginning
-from replicate.door.door import Door
+from replicate.door.door import Door, gone_for_good
 from replicate.door.ledger import Allotted
 from replicate.door.outcome import DISK_ERRORS, outcome_of
 from replicate.door.pruning import prune_journal
@@ -608,6 +608,8 @@ class RegionSession:
         if not self.writable:
             instance = self.door.instance
             successor = instance.content.successor
+            if (by := instance.content.retired_by) is not None:
+                raise gone_for_good(instance, self.where, by.name, by.seqno)
             if instance.content.is_restoring:
                 what = "supplier" if instance.is_supplier else "instance"
                 raise NotPrimaryError(

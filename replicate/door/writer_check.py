@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from replicate.door.door import Door
+from replicate.door.door import Door, gone_for_good
 from replicate.door.fenced_schema import with_fence
 from replicate.door.region_part import RegionPart
 from replicate.errors import NotSupportedError, NotWriterError
@@ -28,7 +28,7 @@ _OF_TABLES: Final = frozenset(map(int, (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SEQU
 """What is of one table. (A DEFINE without a statement moves it to another partition.)"""
 _OF_ROWS: Final = _OF_TABLES - {int(Op.DEFINE)}
 _BARRED: Final = _OF_TABLES | {int(Op.SCHEMA)}
-"""What waits while others stand aside."""
+"""What waits while others stand aside, and is refused of one that is gone for good."""
 
 
 class WriterCheck:
@@ -66,7 +66,7 @@ class WriterCheck:
             self._known = [(part, self._writers_of(part)) for part in parts]
             self._seen = generation
         for part, writers in self._known:
-            if writers.is_gone(self._own) and not _OF_TABLES.isdisjoint(_ops(captured)):
+            if writers.is_gone(self._own) and not _BARRED.isdisjoint(_ops(captured)):
                 raise self._gone(part, writers, door)
             is_fenced = self._is_fenced(captured, part, writers, door)
             if captured.schema_changed and Op.SCHEMA in _ops(captured):
@@ -133,15 +133,8 @@ class WriterCheck:
 
     @staticmethod
     def _gone(part: RegionPart, writers: Writers, door: Door) -> NotWriterError:
-        name = door.instance.name
         heir = name_of(door, writers.heir(door.instance.content.uuid))
-        return NotWriterError(
-            f"{name} was said to be gone for good, and nobody takes from it any more",
-            where=part.where,
-            do=f"Write on {heir or 'another supplier'}. To see what only {name} has: replicate -i {name} journal show. "
-            "Then make it again, and seed it: replicate help suppliers",
-            writer=heir,
-        )
+        return gone_for_good(door.instance, part.where, heir or "another supplier")
 
     @staticmethod
     def _moved(part: RegionPart, writers: Writers, partition: int, door: Door) -> NotWriterError:

@@ -147,7 +147,8 @@ class PeerEntry(Struct, frozen=True):
 
 
 class Successor(Struct, frozen=True):
-    """Who was made primary instead of this instance, after transaction `seqno` of its journal. `is_pending`: it was
+    """Who was made primary instead of this instance, after transaction `seqno` of its journal. Of a supplier: who has
+    said that it is gone for good, and had its transactions up to `seqno`. `is_pending`: it was
     handed the role, and has not said yet that it has taken it. `origin` not 0: it took over by the record that began
     the origin with that key, and this instance, which was still primary, heard so at `heard_wall_ns`: it is fenced, and
     stays so until it follows again or takes its role back."""
@@ -202,7 +203,8 @@ class InstanceFile(Struct, frozen=True):
     """On a secondary: regions of the primary that are not here, and wait for their seed (region_record.py)."""
     successor: Successor | None = None
     """On a secondary that was primary: who is it now, as far as this instance has been told. On a primary: who has
-    superseded it; it takes no writes, and is about to be a secondary."""
+    superseded it; it takes no writes, and is about to be a secondary. On a supplier: who has said that it is gone for
+    good; it takes no writes, either."""
     is_feed: bool = False
     """A secondary that is no backup: others may have tables in its regions, and it never becomes primary."""
     overruled: int = 0
@@ -248,6 +250,11 @@ class InstanceFile(Struct, frozen=True):
         """Its files were those of a backup, and it takes no writes until it has back what it had: a supplier, or one
         that was the only primary, and is secondary meanwhile."""
         return self.is_restored and (self.is_supplier or self.role == "secondary")
+
+    @property
+    def retired_by(self) -> Successor | None:
+        """Of a supplier: who has said that it is gone for good."""
+        return self.successor if self.is_supplier else None
 
     @property
     def fence(self) -> Successor | None:

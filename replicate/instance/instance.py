@@ -591,12 +591,13 @@ class Instance:
             )
             self._store(replace(changed, overruled=0 if fence is None else fence.origin, is_restored=is_restoring))
 
-    def note_fence(self, fence: Successor) -> None:
-        """Another instance has superseded this one, which is primary: no transaction gets a number here from now on.
-        Nothing happens on a secondary, or where that is known. The caller holds the commit lock."""
+    def note_successor(self, successor: Successor) -> None:
+        """Another instance has superseded this one, which is primary; or says that this supplier is gone for good: no
+        transaction gets a number here from now on. Nothing happens on a secondary, or where that is known. The caller
+        holds the commit lock."""
         with self._changing() as content:
             if content.role == "primary" and content.successor is None:
-                self._store(replace(content, successor=fence))
+                self._store(replace(content, successor=successor))
             else:
                 self._take(content)
 
@@ -658,9 +659,11 @@ class Instance:
                 self._take(content)
 
     def restoring_is_over(self) -> None:
-        """It has back what it had, or waits for it no more. The caller holds the commit lock."""
+        """It has back what it had, or waits for it no more; and a supplier is not gone for good. The caller holds the
+        commit lock."""
         with self._changing() as content:
-            self._store(replace(content, is_restored=False))
+            successor = None if content.is_supplier else content.successor
+            self._store(replace(content, is_restored=False, successor=successor))
 
     def successor_is_primary(self) -> None:
         """The successor has said that it has taken the role: it is served no more. Nothing happens where none has to

@@ -77,7 +77,7 @@ _KINDS: Final = (
     FindingKind(
         "SUPPLIER_RETIRED",
         "error",
-        "Another supplier says that this one is gone for good: nobody takes what it writes.",
+        "Another supplier says that this one is gone for good: it takes no writes.",
     ),
     FindingKind(
         "SUPPLIER_SILENT", "warning", "A supplier has not told for status.silent_warn_s that it has what others wrote."

@@ -52,9 +52,9 @@ def turn_back(
     return True
 
 
-def settle(instance: Instance) -> bool:
-    """All that it had is back: it takes writes again; False when it does already. Raises what `standing_still` raises:
-    it waits still then."""
+def settle(instance: Instance, *, though_retired: bool = False) -> bool:
+    """All that it had is back: it takes writes again; False when it does already, or is gone for good by what others
+    say, unless that is said to be an error. Raises what `standing_still` raises: it waits still then."""
     instance.reload()
     if not instance.is_supplier:
         raise ConfigurationError(
@@ -62,7 +62,7 @@ def settle(instance: Instance) -> bool:
             where=str(instance.path),
             do="Only a supplier that was restored waits for what it had",
         )
-    if not instance.content.is_restoring:
+    if instance.takes_writes or (instance.content.retired_by is not None and not though_retired):
         return False
     with door_of(instance) as door:
         if was_shared(instance):

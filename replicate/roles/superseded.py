@@ -110,5 +110,5 @@ def _fence(instance: Instance, door: Door, verdict: Superseded, timeout_s: float
     with door.locked(timeout_s):
         retire(PoolKind.JOURNAL, instance.content.uuid)
         hit("fence.pool_retired")
-        instance.note_fence(fence)
+        instance.note_successor(fence)
         hit("fence.noted")

@@ -160,6 +160,12 @@ def _check(instance: Instance) -> Writers:
             where=str(instance.path),
             do=f"Seed it again, and then make it a supplier: replicate -i {instance.named} seed --restart",
         )
+    if not instance.is_supplier and writers.is_gone(instance.content.uuid):
+        raise ConfigurationError(
+            f"{instance.name} is gone for good, as a supplier: its source says so, and nobody takes what it writes",
+            where=str(instance.path),
+            do="Make another one, of another name: replicate replica join",
+        )
     if instance.role == "secondary" and not writers.by:
         raise ConfigurationError(
             f"the source of {instance.name} is no supplier",
@@ -229,6 +235,8 @@ def replicas(instance: Instance) -> list[KnownSupplier]:
         told = "this one" if is_own else "a peer" if history.name in peers else "comes by way of others"
         if is_own and instance.content.is_restoring:
             told = "this one; waits for what it had"
+        if is_own and (by := instance.content.retired_by) is not None:
+            told = f"this one; gone for good, by what {by.name} says"
         if (lost := gone.get(history.name)) is not None:
             told = "retired" if lost.is_retired else f"gone; waited for: {', '.join(lost.awaited) or 'nobody'}"
         found[history.instance] = KnownSupplier(

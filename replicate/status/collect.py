@@ -83,6 +83,7 @@ from replicate.status.roles import (
     is_rolled_back_in_part,
     lost_findings,
     restoring_findings,
+    retired_finding,
     rollback_findings,
     succession_findings,
 )
@@ -135,6 +136,7 @@ def collect(instance: Instance) -> Status:
     problems += rollback_findings(instance, is_at_work=bool(receiving and receiving.receiver.instead))
     connected = [peer.name for peer in peers if peer.is_connected]
     problems += succession_findings(instance, journal.last_written_seqno, connected)
+    problems += retired_finding(instance, {one.name: one.last_error for one in peers if one.is_away})
     problems += frozen_findings(instance)
     were_level = {one.name for one in suppliers if one.was_level} | were_level_by_packets(instance)
     problems += restoring_findings(instance, were_level)

@@ -153,6 +153,11 @@ class PeerReport(LineReport, frozen=True):
     by_partition: ByPartition = field(default_factory=dict)
     """What the Source Server has counted since its start, where it looks for what goes."""
 
+    @property
+    def is_away(self) -> bool:
+        """There is no connection to it, and there should be one."""
+        return self.source.is_running and not self.is_connected and not self.source.is_passive
+
 
 class SupplierReport(Struct, frozen=True):
     """On a supplier, one that sends to it, by the numbers of that one's journal."""
@@ -558,12 +563,7 @@ def _peer_findings(role: str, peer: PeerReport) -> Iterator[Finding]:
     if not (peer.source.is_passive and role == "secondary" and peer.source.state in ("never started", "stopped")):
         yield from _daemon_finding(peer.source)
     yield from _filter_finding(peer.source)
-    is_away = peer.source.is_running and not peer.is_connected and not peer.source.is_passive
-    if is_away and RETIRED_THERE in peer.last_error:
-        text = f"{name} says that this supplier was retired: nobody takes what is committed here"
-        _, _, do = peer.last_error.partition("]. ")
-        yield Finding("SUPPLIER_RETIRED", text, f"stop its applications. {do}", name)
-    elif is_away and not peer.source.filter_error:
+    if peer.is_away and not peer.source.filter_error and RETIRED_THERE not in peer.last_error:
         error, _, do = peer.last_error.partition("]. ")  # an error's own advice is better than ours
         error = f": {error}{']' * bool(do)}" if error else f" ({peer.source.text})"
         do = do[:1].lower() + do[1:] or f"there: replicate -i {name} receiver status; address {peer.address}"

@@ -7,7 +7,7 @@ Leaves to others: which rollback that is (roles/rollback.py), what stands in the
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 
 from replicate.daemon.files import DaemonFiles
@@ -19,6 +19,7 @@ from replicate.journal.catalogue import catalogue_before
 from replicate.lost.unsettled import Unsettled, look_at_unsettled
 from replicate.model.findings import Finding
 from replicate.region.kind import KIND
+from replicate.status.report import RETIRED_THERE
 
 
 def is_rolled_back_in_part(instance: Instance) -> bool:
@@ -82,6 +83,23 @@ def restoring_findings(instance: Instance, were_level: Collection[str]) -> Itera
     )
     force = "replicate -i INSTANCE replica restore --force"
     yield Finding("RESTORING", text, f"see that they send to this one; to go on without what only they have: {force}")
+
+
+def retired_finding(instance: Instance, said: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether others say that this supplier is gone for good: noted, or just `said`, by peer the error."""
+    by = instance.content.retired_by
+    if by is None and not (told := [name for name, error in said.items() if RETIRED_THERE in error]):
+        return
+    name, more = (told[0], "") if by is None else (by.name, f" --from {by.seqno + 1}")
+    writes = "" if by is None else ", and takes no writes"
+    text = f"{name} says that this supplier is gone for good{writes}: nobody takes what is committed here"
+    keep = "replicate -i INSTANCE instance convert --role secondary --force"
+    do = (
+        f"write on {name}. What only this one has: replicate -i INSTANCE journal show{more}; to have that in a file: "
+        f"{keep}; then make the site again, under another name (replicate help suppliers). If {name} is wrong: "
+        f"replicate -i INSTANCE peer remove {shlex.quote(name)}; replicate -i INSTANCE replica restore --force"
+    )
+    yield Finding("SUPPLIER_RETIRED", text, do, name)
 
 
 def succession_findings(instance: Instance, last_seqno: int, connected: Collection[str]) -> Iterator[Finding]:

@@ -88,8 +88,8 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
     ),
     RefuseCode.RETIRED: (
         PeerRefusedError,
-        "It was said to be gone for good, and what it wrote is another one's now. Look at what only it has (`replicate "
-        "-i NAME journal show`), then make it again and seed it: replicate help suppliers",
+        "It was said to be gone for good, and what it wrote is another one's now: it takes no writes. Look at what "
+        "only it has (`replicate -i NAME journal show`), and make it again: replicate help suppliers (gone for good)",
     ),
     RefuseCode.SECOND_SOURCE: (PeerRefusedError, "Stop the other Source Server of this stream first"),
     RefuseCode.SECONDARY_AHEAD: (RollbackNeededError, _MORE),

@@ -35,6 +35,7 @@ from replicate.model.vector import Chains
 from replicate.pool import control as word
 from replicate.pool.receive_pool import ReceivePool, RecordKind
 from replicate.roles.partition_writers import give, share
+from replicate.roles.retired_supplier import note_retired
 from replicate.roles.supplier import convert
 from replicate.settings.table import UpdateConfig
 from replicate.transfer.seed.direct import seed
@@ -388,3 +389,8 @@ def give_back(instance: Instance) -> None:
 def convert_to_supplier(instance: Instance) -> None:
     """For `sites.kill_at`."""
     convert(instance, "supplier", timeout_s=30)
+
+
+def hear_of_retirement(instance: Instance) -> None:
+    """For `sites.kill_at`: a says that it is gone for good."""
+    note_retired(instance, "a")

@@ -172,7 +172,11 @@ def test_one_that_is_gone_for_good_is_inherited_and_lets_nobody_stop_when_it_ret
     told = json.loads(street.on(a, "--json", "replica", "list").stdout)
     assert {one["name"]: one["told"] for one in told}["b"] == "retired"
     street.start_site("b")  # it was not gone after all
-    wait_until(lambda: "RETIRED" in (b / "log" / "source-a.log").read_text(), what="it is told")
+    wait_until(lambda: "SUPPLIER_RETIRED" in street.findings("b"), what="it is told")
+    refused = street.python(WRITER, str(b), "tb", "1")
+    _, error = refused.communicate(timeout=60)
+    assert refused.returncode
+    assert "gone for good, by a" in error
     street.finish([street.python(WRITER, str(site), table, "5") for site, table in ((a, "ta"), (c, "tc"))])
     wait_until(lambda: street.rows("a") == street.rows("c"), what="the others go on")
     after = {table: len(rows) for table, rows in street.rows("a").items()}

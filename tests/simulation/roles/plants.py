@@ -167,7 +167,7 @@ def _incarnation_used_again() -> list[Change]:
 
 def _fence_not_kept() -> list[Change]:
     """A fence that is in memory only: the pool is retired, and the file says nothing."""
-    return [(Instance, "note_fence", nothing)]
+    return [(Instance, "note_successor", nothing)]
 
 
 def _fence_without_its_pool() -> list[Change]:
