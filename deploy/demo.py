@@ -164,7 +164,7 @@ class Story:
         rolled_back = sum(int(w.report["rolled_back"]) + int(w.report["refused"]) for w in self.shop.writers)
         line = (
             f"  {now_s:5.1f} s  primary {committed:6} committed, {rolled_back:4} rolled back"
-            f"  |  secondary {applied:6}, behind by {committed - applied:4}"
+            f"  |  secondary {applied:6}, backlog {committed - applied:4}"
         )
         due = always or now_s - self._printed >= LINE_PERIOD_S
         if self._on_terminal:

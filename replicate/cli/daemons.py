@@ -44,16 +44,17 @@ ready_fd_option = click.option("--ready-fd", type=int, hidden=True)
 
 
 class Choice(Struct, frozen=True):
-    """Of a noun that stands for several daemons: the option that names one, what gives that one to start, and the names
-    of those that the other verbs are for."""
+    """Of a noun that stands for several daemons: the option that names one, what gives that one to run and those to
+    start, and the names of those that the other verbs are for."""
 
     option: Callable[[Any], Any]
     one: Callable[[str | None], Daemon]
+    starts: Callable[[str | None], list[Daemon]]
     names: Callable[[str | None], list[str]]
 
 
 class StartFlag(Struct, frozen=True):
-    """A flag of a noun's own `start`: its option, and what starts the daemon by it, given the daemon, its settings,
+    """A flag of a noun's own `start`: its option, and what starts one daemon by it, given the daemon, its settings,
     the time that it has, and the flag."""
 
     option: Callable[[Any], Any]
@@ -106,11 +107,14 @@ def noun(
         flag: bool = False,
         **flags: object,
     ) -> None:
-        daemon, wanted = one(peer), given(assignments, flags)
-        if start_flag is None:
-            daemon.start(wanted, timeout_s)
+        wanted = given(assignments, flags)
+        started = [one(peer)] if flag or chosen_by is None else chosen_by.starts(peer)
+        if len(started) > 1:
+            start_all(started, wanted, timeout_s)
+        elif start_flag is None:
+            started[0].start(wanted, timeout_s)
         else:
-            start_flag.start(daemon, wanted, timeout_s, flag)
+            start_flag.start(started[0], wanted, timeout_s, flag)
 
     @_verb(group, *choice, *settings, set_option, ready_fd_option)
     def run(assignments: tuple[str, ...], ready_fd: int | None, peer: str | None = None, **flags: object) -> None:
@@ -222,6 +226,27 @@ class Daemon(Struct, frozen=True):
 
     def _files(self, path: Path) -> DaemonFiles:
         return DaemonFiles(path, self.name)
+
+
+def start_all(daemons: Sequence[Daemon], settings: dict[str, object], timeout_s: float | None) -> None:
+    """Start them, and say so. One that runs goes on as it is, and one that cannot be started keeps no other one from
+    it: what is wrong with the first of these is raised at the end."""
+    path, found, problem = directory(), dict[str, dict[str, object]](), None
+    said: list[str] = []
+    for daemon in daemons:
+        running = DaemonFiles(path, daemon.name).lock.probe()
+        if running is not None:
+            found[daemon.name] = {"daemon": daemon.name, "pid": running.pid, "status": "runs already"}
+            said.append(f"{daemon.name} runs already as process {running.pid}")
+            continue
+        try:
+            found[daemon.name], lines = daemon.started(settings, timeout_s)
+            said += lines
+        except ReplicateError as error:
+            problem = problem or error
+    emit(found, said)
+    if problem is not None:
+        raise problem
 
 
 def stop_all(names: Sequence[str], timeout_s: float | None) -> int:

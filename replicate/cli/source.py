@@ -42,6 +42,12 @@ def _one(peer: str | None) -> daemons.Daemon:
     return daemons.Daemon(PREFIX + name, ("source", "run", "--peer", name))
 
 
+def _starts(peer: str | None) -> list[daemons.Daemon]:
+    """The one named, else those of all peers that a line leads to."""
+    lines = [entry.name for entry in open_instance().peers if not entry.by_packets]
+    return [_one(name) for name in sorted(lines)] if peer is None and len(lines) > 1 else [_one(peer)]
+
+
 def _peer(opened: Instance, peer: str | None) -> PeerEntry:
     """The one named, or the only one there is. UsageError, NotFoundError."""
     if peer is not None:
@@ -126,6 +132,7 @@ source = daemons.noun(
     chosen_by=daemons.Choice(
         peer_option,
         _one,
+        _starts,
         _names,
     ),
     start_flag=daemons.StartFlag(
@@ -140,6 +147,7 @@ source = daemons.noun(
         ),
         _stop,
     ),
+    start_help="Start it in the background (all of them without --peer); returns when it serves.",
     stop_help="Stop it (all of them without --peer): it sends what it can, flushes, and says what was acknowledged.",
 )
 

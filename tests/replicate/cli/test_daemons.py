@@ -16,7 +16,7 @@ from replicate.daemon import control, daemon
 from replicate.daemon.files import DaemonFiles
 from replicate.daemon.last_heard import now as this_moment
 from replicate.daemon.status_file import DaemonStatus
-from replicate.errors import ConfigurationError, NotFoundError, ReplicateError, UsageError
+from replicate.errors import ConfigurationError, NotFoundError, ReplicateError, TryAgainError, UsageError
 from replicate.instance.instance import Instance
 
 
@@ -67,6 +67,38 @@ def test_start(instance: Instance, started: list[tuple[str, list[str], float]]) 
     ]
 
 
+def test_start_without_a_peer_starts_the_source_servers_of_all(
+    instance: Instance, started: list[tuple[str, list[str], float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `stop` stops all. One that runs goes on, and one that cannot serve keeps no other from it."""
+    for number, name in enumerate(("north", "south"), 7556):
+        instance.register_peer(name, "127.0.0.1", number)
+    instance.register_peer("post", "", 0)
+    start = control.start
+
+    def some(files: DaemonFiles, arguments: list[str], *, timeout_s: float) -> control.StartedDaemon:
+        if files.name == "source-north":
+            raise TryAgainError("source-north did not serve")
+        return start(files, arguments, timeout_s=timeout_s)
+
+    monkeypatch.setattr(control, "start", some)
+    held = DaemonFiles(instance.path, "source-south").lock.acquire()
+    try:
+        result = CliRunner().invoke(root, ["source", "start", "--set", "log.level=debug"], standalone_mode=False)
+    finally:
+        os.close(held)
+    assert isinstance(result.exception, TryAgainError)
+    assert [name for name, _, _ in started] == ["source-west"]
+    assert started[0][1][-2:] == ["--set", "log.level=debug"]
+    assert result.stdout.splitlines() == [
+        f"source-south runs already as process {os.getpid()}",
+        "source-west serves as process 4711: listening on 127.0.0.1:7430",
+    ]
+    monkeypatch.setattr(control, "start", start)
+    _, out = invoke("source", "start", "--json")
+    assert set(json.loads(out)) == {"source-north", "source-south", "source-west"}
+
+
 def test_start_refuses_what_cannot_work_before_any_process(
     instance: Instance, started: list[tuple[str, list[str], float]]
 ) -> None:
@@ -80,7 +112,9 @@ def test_start_refuses_what_cannot_work_before_any_process(
         invoke("source", "start", "--peer", "north")
     instance.register_peer("north", "127.0.0.1", 7556)
     with pytest.raises(UsageError, match="several peers"):
-        invoke("source", "start")
+        invoke("source", "start", "--passive")
+    with pytest.raises(UsageError, match="several peers"):
+        invoke("source", "run")
     assert not started
 
 
