@@ -19,6 +19,7 @@ from time import monotonic
 
 from replicate.door.door import Door
 from replicate.door.recovery.redo_region import redo_region
+from replicate.door.recovery.way_out import way_out_of_changed_schema
 from replicate.errors import (
     NotFoundError,
     RegionReplacedError,
@@ -103,10 +104,7 @@ class RegionPart:
                 f"another client changed the schema of region {self.entry.name}, or ran VACUUM "
                 f"(schema version {found}, ours {expected})",
                 where=self.where,
-                do=door.instance.pasteable(
-                    f"Run: replicate -i INSTANCE region release {self.entry.name}; then add the database again and "
-                    "seed the secondaries"
-                ),
+                do=way_out_of_changed_schema(door.instance, self.entry.name),
             )
 
     def check_held(self, held: int, done: int) -> None:

@@ -17,6 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 from replicate.door.recovery.opening import make_chain, require_seeded
+from replicate.door.recovery.way_out import way_out_of_changed_schema
 from replicate.door.snapshot import door_of
 from replicate.errors import ConfigurationError, DamagedError, NotFoundError
 from replicate.instance.consumer_positions import positions_locked
@@ -28,6 +29,7 @@ from replicate.pool import control as word
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.region.kind import KIND
 from replicate.region.protocol import Unmergeable
+from replicate.region.sqlite.region_state import refuse_changed
 from replicate.region.sqlite.turn_role import begin_as_primary, begin_as_supplier
 from replicate.roles.change_of_role import become_secondary, become_secondary_unread, standing_still
 from replicate.roles.daemons_down import daemons_down
@@ -151,6 +153,8 @@ def _check(instance: Instance) -> Writers:
         require_seeded(instance)
     found = []
     for entry in instance.regions:
+        if not instance.is_supplier:  # what it is now would count as what it was
+            refuse_changed(entry.path, region=entry.uuid, changed_do=way_out_of_changed_schema(instance, entry.name))
         with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
             found.append((opened.writers(), opened.absorbed()))
     writers, absorbed = found[0][0], min(absorbed for _, absorbed in found)

@@ -40,6 +40,7 @@ from replicate.daemon.status_file import DaemonStatus
 from replicate.door.barrier import NOWHERE, is_held
 from replicate.door.recovery.opening import is_being_seeded
 from replicate.door.recovery.stale_wal import refuse_stale
+from replicate.door.recovery.way_out import way_out_of_changed_schema
 from replicate.errors import BusyError, NotFoundError, PoolReplacedError, ReplicateError, TryAgainError
 from replicate.instance.archive_mark import look_at_archive
 from replicate.instance.consumers import read_consumer, read_hold, told_seqno
@@ -382,8 +383,7 @@ def _region(instance: Instance, entry: RegionEntry, words: _Words | None) -> Reg
     try:
         disk_percent = _disk_percent(instance, entry)
         check = partial(refuse_stale, instance, entry)
-        again = f"replicate -i INSTANCE region release {name}; then add the database again, and seed the secondaries"
-        do = again if instance.role == "primary" else f"seed it again: {instance.way_out}"
+        do = way_out_of_changed_schema(instance, name)
         found = look_at(path, region=entry.uuid, network=instance.content.network, check=check, changed_do=do)
     except BusyError:  # somebody restarts the WAL, or recovers it: a moment
         return RegionReport(name, path, None, is_busy=True)

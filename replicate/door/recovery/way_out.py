@@ -31,3 +31,15 @@ def telling_way_out(instance: Instance) -> Iterator[None]:
         if told is error:
             raise
         raise told from error
+
+
+def way_out_of_changed_schema(instance: Instance, region: str) -> str:
+    """What to do where somebody else has changed the schema of that region."""
+    if instance.is_supplier:
+        return f"Make a new copy: {instance.way_out}, then replicate -i {instance.named} update start"
+    if instance.role == "secondary":
+        return f"Seed it again: {instance.way_out}"
+    return (
+        f"Run: replicate -i {instance.named} region release {region}; then add the database again and seed the "
+        "secondaries"
+    )

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from replicate.errors import ReplicateError
 from replicate.region.protocol import ReadRegion
-from replicate.region.sqlite.bookkeeping import check_region_identity, region_seqno
+from replicate.region.sqlite.bookkeeping import check_region_identity, check_schema_version, region_seqno
 from replicate.region.sqlite.data_feed import check_schema
 from replicate.region.sqlite.forensics.wal_index import Reader, find_hindrances
 from replicate.region.sqlite.open import open_region, translate
@@ -62,6 +62,20 @@ def look_at(
         connection.close()
     pending_bytes = wal.pending_bytes if wal is not None else 0
     return Look(last_seqno, _file_bytes(f"{where}-wal"), pending_bytes, hindrances)
+
+
+def refuse_changed(path: str | os.PathLike[str], *, region: bytes, changed_do: str) -> None:
+    """SchemaChangedError where somebody else has changed the schema of the region of that UUID at `path`; and what
+    opening a region raises. `changed_do`: what mends it."""
+    where = os.fspath(path)
+    connection = open_region(where, region=region, readonly=True, bare=True)
+    try:
+        connection.execute("BEGIN")
+        check_schema_version(connection, do=changed_do)
+    except apsw.Error as error:
+        raise translate(error, where=where) from error
+    finally:
+        connection.close()
 
 
 def last_seqno_of(path: str | os.PathLike[str], *, region: bytes) -> int | None:

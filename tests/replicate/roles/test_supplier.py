@@ -24,6 +24,7 @@ from replicate.errors import (
     NotPrimaryError,
     NotWriterError,
     ReplicateError,
+    SchemaChangedError,
     TryAgainError,
     UndeliveredError,
     UsageError,
@@ -36,6 +37,7 @@ from replicate.lost.keep import lost_files
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.roles.partition_writers import give, written
 from replicate.roles.supplier import convert
+from replicate.status.collect import collect
 from replicate.transfer.packet.epochs_file import read_epochs
 from replicate.transfer.seed.direct import seed
 from tests.harness.packets import bring, get_packets, take
@@ -107,6 +109,29 @@ def test_what_cannot_be_one_is_refused_by_name(tmp_path: Path, pair: Pair) -> No
         convert(pair.primary, "supplier", timeout_s=30)
     with pytest.raises(NotPrimaryError, match="east is primary: partitions are given from supplier"):
         give(pair.primary, "DEFAULT", "west", timeout_s=30)
+
+
+def make_past_us(instance: Instance) -> None:
+    other = apsw.Connection(str(instance.regions[0].path))
+    other.execute("CREATE TABLE sneaky (id INTEGER PRIMARY KEY)")
+    other.close()
+
+
+def test_one_whose_schema_another_client_has_changed_is_none(level: Pair) -> None:
+    """Its table would count as what all have, and nobody else would ever hear of it."""
+    convert(level.primary, "supplier", timeout_s=30)
+    level.catch_up()
+    make_past_us(level.secondary)
+    for dry_run in (True, False):
+        with pytest.raises(SchemaChangedError, match="another client changed the schema") as caught:
+            convert(level.secondary, "supplier", timeout_s=30, dry_run=dry_run)
+        assert caught.value.do.startswith("Seed it again: replicate -i ")
+    level.secondary.reload()
+    assert level.secondary.role == "secondary"
+    make_past_us(level.primary)
+    (found,) = [one for one in collect(level.primary).findings if one.code == "SCHEMA_CHANGED"]
+    assert found.do.startswith("Make a new copy: replicate -i ")
+    assert "instance convert --role secondary --force" in found.do
 
 
 def test_a_release_before_this_one_refuses_the_file(level: Pair) -> None:
