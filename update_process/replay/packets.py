@@ -42,7 +42,17 @@ from replicate.transfer.packet.excerpt import judge_excerpt
 from replicate.transfer.packet.export import LOCK_TIMEOUT_S, packets_lock
 from replicate.transfer.packet.format import PacketSummary
 from replicate.transfer.packet.judge_packets import Inbox, Offered, look, take_words, unsealer_of
-from replicate.transfer.packet.order import Order, PacketGap, TooMuch, gap_of, lacks_of, order_of, too_much
+from replicate.transfer.packet.order import (
+    Order,
+    PacketGap,
+    TooMuch,
+    absent_numbers,
+    gap_of,
+    lacks_of,
+    order_of,
+    told_numbers,
+    too_much,
+)
 from update_process.replay.apply import Told
 from update_process.replay.backlog import Journals
 from update_process.replay.command import (
@@ -89,7 +99,7 @@ def import_packets(
             inbox = _without_another_past(instance, _without_misfits(instance, inbox, done), done)
             order = _apply(instance, inbox, done, spark, dry_run, told)
             places, missing = order.waiting, gap_of(order.seqno, (inbox.packets[at].summary for at in order.waiting))
-            gap = None if missing is None else _gap_error(instance, missing, _reached(instance, inbox, order))
+            gap = None if missing is None else _gap_error(instance, inbox, missing, order)
         waiting = [inbox.packets[at].summary for at in places]
         done.waiting = tuple(str(inbox.packets[at].path) for at in places)
         hit("packet.applied")
@@ -292,8 +302,10 @@ def _reached(instance: Instance, inbox: Inbox, order: Order) -> Position:
     return max([_position(instance), *ends], key=lambda one: one.last_seqno)
 
 
-def _gap_error(instance: Instance, gap: PacketGap, reached: Position) -> PacketGapError:
+def _gap_error(instance: Instance, inbox: Inbox, gap: PacketGap, order: Order) -> PacketGapError:
     packet, first, last = gap.packet, gap.first_seqno, gap.last_seqno
+    offered = [one.summary for one in inbox.packets]
+    absent = absent_numbers(packet.sender, [offered[at] for at in order.waiting], offered)
     facts: dict[str, Any] = {"packet": packet.number, "first_seqno": first, "last_seqno": last}
     which = f"packet {packet.number} of {packet.sender_name}"
     recover = f"there: replicate -i {packet.sender_name} packet recover --to {instance.name}"
@@ -303,14 +315,14 @@ def _gap_error(instance: Instance, gap: PacketGap, reached: Position) -> PacketG
         facts["is_after"] = True
     else:
         missing = f"transactions {first} to {last}" if last > first else f"transaction {first}"
-        missing += _of_whom(reached, packet)
+        missing += _of_whom(_reached(instance, inbox, order), packet)
         missing = missing if last else f"the beginning of the large transaction {first}"
         what = f"{which} needs {missing}, not here yet"
         others = f"there: replicate -i {packet.sender_name} epochs set {instance.name} {first - 1}"
         do = (
-            f"Import packet {packet.before}, and any before it from transaction {first} on. If they are lost, "
-            f"{others}; if it is that one alone, {recover} --number {packet.before}"
-            if packet.before
+            f"Import {told_numbers(absent)}, and any before from transaction {first} on. If they are lost, "
+            f"{others}; if it is one alone, {recover} --number {absent[0]}"
+            if absent
             else f"Send a receipt (replicate -i {instance.named} packet export --to {packet.sender_name} --receipt), "
             f"then {recover} --receipt FILE"
         )

@@ -38,6 +38,7 @@ from replicate.system.failpoint import hit
 from replicate.transfer.packet.epochs_file import change_epochs
 from replicate.transfer.packet.format import PacketSummary
 from replicate.transfer.packet.judge_packets import Inbox, unsealer_of
+from replicate.transfer.packet.order import absent_numbers, told_numbers
 from replicate.transfer.packet.vector_order import (
     MissingRange,
     VectorGap,
@@ -197,11 +198,14 @@ def _names(packets: Sequence[PacketSummary]) -> dict[int, str]:
 
 
 def _gap(instance: Instance, order: VectorOrder, packets: Sequence[PacketSummary]) -> PacketGapError | None:
-    gap = vector_gap(order.reached, [packets[at] for at in order.waiting])
-    return None if gap is None else _gap_error(instance, gap, _names(packets))
+    waiting = [packets[at] for at in order.waiting]
+    gap = vector_gap(order.reached, waiting)
+    if gap is None:
+        return None
+    return _gap_error(instance, gap, absent_numbers(gap.packet.sender, waiting, packets), _names(packets))
 
 
-def _gap_error(instance: Instance, gap: VectorGap, names: dict[int, str]) -> PacketGapError:
+def _gap_error(instance: Instance, gap: VectorGap, absent: tuple[int, ...], names: dict[int, str]) -> PacketGapError:
     packet, me = gap.packet, instance.name
     which, there = f"packet {packet.number} of {packet.sender_name}", f"there: replicate -i {packet.sender_name}"
     recover = f"{there} packet recover --to {me}"
@@ -213,8 +217,11 @@ def _gap_error(instance: Instance, gap: VectorGap, names: dict[int, str]) -> Pac
         missing = _told(gap.missing, names) if gap.missing else "the beginning of a large transaction"
         what = f"{which} needs {missing}, not here yet"
         do = f"{receipt}{recover} --receipt FILE"
-        if packet.before:
-            before = f"Import packet {packet.before}. If it is lost, {recover} --number {packet.before}"
+        if absent:
+            before = (
+                f"Import {told_numbers(absent)}, and any before that is not here. If one is lost, {recover} --number "
+            )
+            before += str(absent[0])
             do = f"{before}. If several are lost, or {me} was restored, {do}"
         else:
             do = do[0].upper() + do[1:]

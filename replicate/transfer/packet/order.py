@@ -111,6 +111,27 @@ class PacketGap(Struct, frozen=True):
     is_after: bool = False
 
 
+def absent_numbers(
+    sender: bytes, waiting: Iterable[PacketSummary], offered: Iterable[PacketSummary]
+) -> tuple[int, ...]:
+    """The packets of that sender that lead to where those that wait begin, and are not among the offered ones; nor is
+    one made again in their place. Of what is before these nobody here can know the numbers, which count receipts and
+    packets for others, too."""
+    here = {one.number: (one.base.last_seqno, one.last_seqno) for one in offered if one.sender == sender}
+    found = {
+        one.before: one.base.last_seqno
+        for one in waiting
+        if one.sender == sender and one.before and one.before not in here
+    }
+    return tuple(sorted(one for one, at in found.items() if not any(a < at <= b for a, b in here.values())))
+
+
+def told_numbers(numbers: Sequence[int]) -> str:
+    """Packets by their numbers, inside a sentence."""
+    *first, last = map(str, numbers)
+    return f"packets {', '.join(first)} and {last}" if first else f"packet {last}"
+
+
 def gap_of(seqno: int, waiting: Iterable[PacketSummary]) -> PacketGap | None:
     """What is missing first after transaction `seqno`; None where nothing waits."""
     known = sorted(waiting, key=lambda one: (one.base.last_seqno, one.inside, one.number))

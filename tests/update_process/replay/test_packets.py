@@ -136,12 +136,21 @@ def test_a_gap_says_what_is_missing_and_how_to_get_it(pair: Pair) -> None:
     assert not [one for one in collect(pair.secondary).findings if one.code in ("PACKET_WAITS", "PACKET_GAP")]
 
 
+def test_packets_that_are_lost_apart_are_all_named(pair: Pair) -> None:
+    first, _, third, _, fifth = several(pair, 5)
+    with pytest.raises(PacketGapError) as caught:
+        take(pair.secondary, first, third, fifth)
+    assert caught.value.what.startswith("packet 3 of east needs transaction")
+    assert caught.value.do.startswith("Import packets 2 and 4, and any before from transaction ")
+    assert caught.value.do.endswith("--number 2")
+
+
 def test_of_several_lost_packets_the_gap_has_the_command_for_all(pair: Pair) -> None:
     stands = pair.last_seqno(pair.secondary)
     *_, third = several(pair, 3)  # the first two are lost
     with pytest.raises(PacketGapError) as caught:
         take(pair.secondary, third)
-    assert f"Import packet 2, and any before it from transaction {stands + 1} on" in caught.value.do
+    assert f"Import packet 2, and any before from transaction {stands + 1} on" in caught.value.do
     # One of both is made again. The packet before that one is the first, not the last that was made.
     change_epochs(pair.primary.consumers_directory, lambda known: known.recovered("west", 2))
     (again,) = export(pair.primary, pair.directory / "out", "west")

@@ -244,7 +244,8 @@ def test_a_lost_packet_is_named_by_epochs_and_recovered(three: Suppliers) -> Non
         f"packet {second.number} of a needs transactions {number - 2} to {number - 1} of a, not here yet"
         in caught.value.what
     )
-    assert f"If it is lost, there: replicate -i a packet recover --to b --number {first.number}" in caught.value.do
+    do = f"Import packet {first.number}, and any before that is not here. If one is lost, there: replicate -i a packet "
+    assert do + f"recover --to b --number {first.number}" in caught.value.do
     (finding,) = [one for one in collect(three.by["b"]).findings if one.code == "PACKET_WAITS"]
     assert f"packet {second.number} of a" in finding.text
     (gap,) = [one for one in collect(three.by["b"]).findings if one.code == "PACKET_GAP"]
