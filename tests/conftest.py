@@ -56,6 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="with the tests that are marked long (deploy/test --long)")
     parser.addoption("--left-out", default=0, type=int, help="one in so many of what a usual run leaves out, alone")
     parser.addoption("--record-durations", default="", help="a file to which each test's seconds are appended")
+    parser.addoption("--campaign-island-s", default="3600", help="seconds of the long form's island of suppliers")
     parser.addoption("--campaign-seed", default="1", help="another number gives other faults")
 
 

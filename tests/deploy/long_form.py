@@ -1,5 +1,5 @@
 """The long form of the suite, `deploy/test --long`: the whole suite at full length, with the tests that are marked
-`long`; README's test command in a truly fresh Debian 12; and the fault campaign at full length.
+`long`; README's test command in a truly fresh Debian 12; the fault campaign at full length; and an island of an hour.
 
 Guarantees: only a run that names this file has them; what a part says is seen while it runs; a machine that cannot run
 a part skips it by name. Leaves to others: what the parts test.
@@ -52,4 +52,10 @@ def test_readmes_command_passes_in_a_fresh_debian(tmp_path: Path) -> None:
 def test_the_fault_campaign_at_full_length(pytestconfig: pytest.Config) -> None:
     hours, seed = (str(pytestconfig.getoption(f"--campaign-{name}")) for name in ("hours", "seed"))
     words = [sys.executable, "-m", "tests.faults.long", "--hours", hours, "--seed", seed]
+    assert subprocess.run(words, check=False, cwd=ROOT).returncode == 0
+
+
+def test_an_island_of_an_hour(pytestconfig: pytest.Config) -> None:
+    island_s, seed = (str(pytestconfig.getoption(name)) for name in ("--campaign-island-s", "--campaign-seed"))
+    words = [sys.executable, "-m", "tests.faults.suppliers", "--island-s", island_s, "--seed", seed]
     assert subprocess.run(words, check=False, cwd=ROOT).returncode == 0

@@ -32,7 +32,7 @@ from replicate.model.transaction import Resolved, RowChange, Seen, TableDefiniti
 from replicate.model.vector import Origin
 from replicate.pool import control as word
 from replicate.region.sqlite.row_stamps import read_merged
-from tests.faults.supplier_writer import ORDINALS, SHARED, Acknowledged
+from tests.faults.supplier_writer import COUNTED, ORDINALS, SHARED, Acknowledged
 from tests.harness.command_line import in_environment
 from tests.harness.merge_oracle import Change, Event, Value, folded, to_keep
 from tests.harness.supplier_street import NAMES, SupplierStreet, reading
@@ -61,6 +61,7 @@ def judge(street: SupplierStreet, told: Mapping[tuple[str, int], Acknowledged], 
             there = {number for of, number, *_ in of_site[f"t{site}"] if of == writer}
             lacking = [number for number in range(1, acknowledged.last + 1) if number not in there]
             _note(figures, LOST, [f"{name} lacks number {one} of writer {writer} of {site}" for one in lacking])
+        _judge_counted(name, of_site, figures)
     with in_environment(street.environment):
         found, forked, removed = read_events(street)
     _note(figures, DIVERGED, forked)
@@ -71,6 +72,17 @@ def judge(street: SupplierStreet, told: Mapping[tuple[str, int], Acknowledged], 
     _judge_shared(street, found, tables, told, figures)
     kept = set().union(*(kept_at(street.path_of(name)) for name in NAMES))
     _note(figures, UNRECORDED, [f"nobody has kept {one}, of a row that gave way" for one in removed if one not in kept])
+
+
+def _judge_counted(name: str, tables: Mapping[str, Sequence[Any]], figures: Counter[str]) -> None:
+    """Each counter of a site is what all transactions that are there have added to it."""
+    come_to: Counter[str] = Counter()
+    for site in NAMES:
+        for _, _, _, counter, added in tables[f"t{site}"]:
+            come_to[counter] += added
+    text = "{}: counter {} is {}, and its transactions come to {}"
+    wrong = [one for one in tables[COUNTED] if one[1] != come_to[one[0]]]
+    _note(figures, DIVERGED, [text.format(name, counter, n, come_to[counter]) for counter, n in wrong])
 
 
 def _judge_shared(

@@ -15,13 +15,19 @@ from typing import Final, NamedTuple
 
 SCHEMA: Final = (
     "".join(
-        f"CREATE TABLE t{name} (writer INTEGER, number INTEGER, v, PRIMARY KEY (writer, number)) WITHOUT ROWID;"
+        f"CREATE TABLE t{name} (writer INTEGER, number INTEGER, v, counter, added, PRIMARY KEY (writer, number))"
+        " WITHOUT ROWID;"
         for name in "abc"
     )
     + "CREATE TABLE shared (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, n, m);"
     + "CREATE TABLE named (id TEXT PRIMARY KEY, n, m);"
+    + "CREATE TABLE counted (id TEXT PRIMARY KEY, n INTEGER NOT NULL);"
+    + "INSERT INTO counted VALUES ('c1', 0), ('c2', 0), ('c3', 0);"
 )
+"""What a transaction adds to which counter stands in its row of its site's own table, too."""
 SHARED: Final = ("named", "shared")
+COUNTED: Final = "counted"
+SUM: Final = "counted.n"
 ORDINALS: Final = {"named": (1, 2), "shared": (2, 3)}
 """Of the columns whose values are written once: n and m."""
 
@@ -63,7 +69,11 @@ while True:
     values = []
     try:
         connection = connection or replicate.connect(path, timeout=60)
-        connection.execute(f"INSERT INTO t{site} VALUES (?, ?, ?)", (int(writer), number, "x" * int(width)))
+        counter, added = f"c{dice.randint(1, 3)}", dice.choice([0, dice.randint(-9, 9)])
+        own = int(writer), number, "x" * int(width), counter, added
+        connection.execute(f"INSERT INTO t{site} VALUES (?, ?, ?, ?, ?)", own)
+        if added:
+            connection.execute("UPDATE counted SET n = n + ? WHERE id = ?", (added, counter))
         for at in dice.sample(range(1, 9), dice.choice([0, 1, 1, 2])):
             table, text, arguments, written = statement(at)
             if connection.execute(text, arguments).rowcount == 1:

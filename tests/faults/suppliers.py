@@ -1,10 +1,12 @@
 """The campaign of suppliers: three sites that all write, round after round of kills, cuts and restorations under load.
 
     python -m tests.faults.suppliers [--seed N] [--seconds S] [--rounds N]
+    python -m tests.faults.suppliers --island-s S [--seed N] [--keep DIR]
 
 A round is one of ROUNDS: daemons or writers are killed, hosts are lost, lines are cut, a site is an island while all
 write on, files come back from a backup, or a machine from a snapshot. After each all must come to rest with equal
-vectors and tables; after an episode, what the journals hold is judged.
+vectors and tables; after an episode, what the journals hold is judged. `--island-s`: one island of so many seconds
+instead (supplier_island.py).
 Guarantees: the same seed chooses the same rounds and victims. What a site that is restored had alone, nobody wrote.
 Leaves to others: kills at named steps (tests/update_process/test_merging.py), what is judged (supplier_judge.py).
 """
@@ -16,6 +18,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,11 +35,12 @@ from replicate.daemon.lock_file import LockFile
 from replicate.instance.instance import Instance
 from tests.faults.part import parser, run_part
 from tests.faults.report import merge
+from tests.faults.supplier_island import ISLAND_LEAST, island_settings, live_island
 from tests.faults.supplier_judge import DIVERGED, JUDGED_ZERO, NOT_LEVEL, STOPPED, judge
-from tests.faults.supplier_writer import PROGRAM, SCHEMA, SHARED, Acknowledged, read_told
+from tests.faults.supplier_writer import COUNTED, PROGRAM, SCHEMA, SHARED, SUM, Acknowledged, read_told
 from tests.harness.street import state_of
 from tests.harness.supplier_street import MESH, NAMES, STAR, SupplierStreet
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import PATIENCE_S, wait_until
 
 LEVEL_S: Final = 120.0
 SETTINGS: Final = """
@@ -44,6 +48,7 @@ SETTINGS: Final = """
 durability = "{durability}"
 pool_bytes = 1048576
 segment_bytes = {segment_bytes}
+cap_bytes = {cap_bytes}
 [receiver]
 pool_bytes = 4194304
 heartbeat_period_s = 0.5
@@ -57,13 +62,15 @@ connect_timeout_s = 2
 [update]
 tell_seen_s = 0.5
 [status]
-silent_warn_s = 5
+silent_warn_s = {silent_s}
 """
+CAP: Final = 10 * 1024 * 1024 * 1024
+SILENT_S: Final = 5.0
 DEAD_AFTER_S: Final = 2
 """The longest of the timeouts after which a line counts as dead."""
 OUTLASTED: Final = "suppliers: timeouts outlasted by islands"
 SILENT: Final = "suppliers: islands named as silent"
-KEEPS: Final = 64 * 1024 * 1024
+KEEPS: Final = 2 * 1024 * 1024 * 1024
 PRUNES: Final = 1024 * 1024
 """Bytes of a segment: so large that a journal keeps all of an episode, or so small that it does not."""
 SUPPLIERS_ZERO: Final = (*JUDGED_ZERO, STOPPED, NOT_LEVEL, "suppliers: unexpected ends", "parts that failed")
@@ -72,9 +79,10 @@ ROUNDS_IN_EPISODE: Final = 8
 
 
 class FaultyStreet(SupplierStreet):
-    """Every line leads over a relay; all write two tables."""
+    """Every line leads over a relay; all write three tables."""
 
-    shared = SHARED
+    shared = (*SHARED, COUNTED)
+    sums = (SUM,)
     over_relays = True
 
 
@@ -85,7 +93,8 @@ class NotAtRest(Exception):
 @dataclass
 class Three:
     """Three suppliers that run, and what was done to them. `load`: transactions of a writer before something happens;
-    `backlog`: of each while one is an island; `cut_s`: how long it is a long one at least."""
+    `backlog`: of each while one is an island; `cut_s`: how long it is a long one at least. `width`, `pause_s`: what a
+    writer writes where nothing else is said; `patience_s`: how long what it writes is waited for."""
 
     street: FaultyStreet
     dice: random.Random
@@ -93,6 +102,9 @@ class Three:
     backlog: int = 1500
     cut_s: float = 60.0
     level_s: float = LEVEL_S
+    patience_s: float = PATIENCE_S
+    width: int = 20
+    pause_s: float = 0.001
     figures: Counter[str] = field(default_factory=Counter)
     _files: dict[tuple[str, int], Path] = field(default_factory=dict)
     """By site and writer."""
@@ -101,9 +113,9 @@ class Three:
     """Daemons that were killed or stopped by us."""
     _copies: int = 0
 
-    def live(self, name: str) -> None:
+    def live(self, name: str, act: Callable[[Three], None] | None = None) -> None:
         """One round, until all is at rest. Raises NotAtRest."""
-        ROUNDS[name](self)
+        (act or ROUNDS[name])(self)
         self.level()
         self.figures["supplier rounds"] += 1
         self.figures[f"supplier rounds: {name}"] += 1
@@ -119,8 +131,10 @@ class Three:
 
     # Writers.
 
-    def write(self, *names: str, width: int = 20, pause_s: float = 0.001) -> None:
+    def write(self, *names: str, width: int | None = None, pause_s: float | None = None) -> None:
         """A writer at each of these sites (all), if there is none."""
+        width = self.width if width is None else width
+        pause_s = self.pause_s if pause_s is None else pause_s
         for name in names or NAMES:
             if name in self._writers:
                 continue
@@ -152,6 +166,7 @@ class Three:
                 lambda file=self._files[name, number], before=lines[name], process=process: (
                     _lines(file) >= before + more or process.poll() is not None
                 ),
+                timeout_s=self.patience_s,
                 what=f"{name} commits {more}",
             )
 
@@ -199,7 +214,7 @@ class Three:
             for name in NAMES:
                 self.look_for_stopped(name)
             if self.figures[STOPPED] or time.monotonic() > until_s:
-                self._tell_where_it_stands()
+                self.tell_where_it_stands()
                 raise NotAtRest
             if not is_up:
                 self.come_up(*NAMES)
@@ -211,7 +226,7 @@ class Three:
             return False
         return self.street.is_level() and self.street.rows("a") == self.street.rows("b") == self.street.rows("c")
 
-    def _tell_where_it_stands(self) -> None:
+    def tell_where_it_stands(self) -> None:
         if self.street.is_level():
             self.judge()
             self.figures[DIVERGED] += not self.figures[DIVERGED]
@@ -330,26 +345,26 @@ class Three:
         self.figures["suppliers: rows remembered for islands"] += min(map(self.street.stamped, others))
         self.figures[OUTLASTED] += int((time.monotonic() - begun_s) / DEAD_AFTER_S)
         for other in others:
-            wait_until(lambda other=other: name in self._silent_at(other), what=f"{other} says that {name} is silent")
+            wait_until(lambda other=other: name in self.silent_at(other), what=f"{other} says that {name} is silent")
         self.figures[SILENT] += len(others)
         self.heal()
         self.counted(self.load)
         for other in NAMES:
-            wait_until(lambda other=other: not self._silent_at(other), what=f"{other} says that nobody is silent")
+            wait_until(lambda other=other: not self.silent_at(other), what=f"{other} says that nobody is silent")
 
-    def _silent_at(self, name: str) -> set[str]:
+    def silent_at(self, name: str) -> set[str]:
         """Who has told nothing for long, by the word of that site's status."""
         told = json.loads(self.street.on(self.street.by[name], "--json", "status", check=False).stdout)
         return {one["subject"] for one in told["findings"] if one["code"] == "SUPPLIER_SILENT"}
 
     def files_come_back(self) -> None:
         """Those of a backup at rest; its applications wait until it takes writes again, and the others write on."""
-        name, copy = self.dice.choice(NAMES), self._copy()
+        name, copy = self.dice.choice(NAMES), self.copy()
         self.write()
         self.counted(self.load)
         self.lose(name)
         self.street.keep(name, copy)
-        self._write_until_others_have_it(name)
+        self.write_until_others_have_it(name)
         self.lose(name)
         self.street.restore(name, copy)
         self.come_up(name)
@@ -358,12 +373,12 @@ class Three:
 
     def machine_is_turned_back(self) -> None:
         """To a snapshot that was taken while all ran. It takes no writes before the others have told it."""
-        name, copy = self.dice.choice(NAMES), self._copy()
+        name, copy = self.dice.choice(NAMES), self.copy()
         self.write()
         self.counted(self.load)
-        with self._standing_still(name):
+        with self.standing_still(name):
             self.street.keep(name, copy)
-        self._write_until_others_have_it(name)
+        self.write_until_others_have_it(name)
         self.lose(name)
         self.street.turn_back(name, copy)
         self.come_up(name)
@@ -372,11 +387,11 @@ class Three:
 
     # What they share.
 
-    def _copy(self) -> Path:
+    def copy(self) -> Path:
         self._copies += 1
         return self.street.directory / f"copy-{self._copies}"
 
-    def _write_until_others_have_it(self, name: str) -> None:
+    def write_until_others_have_it(self, name: str) -> None:
         """What a site that will be restored writes meanwhile, somebody has afterwards."""
         self.come_up(name)
         self.write()
@@ -392,7 +407,7 @@ class Three:
         wait_until(lambda: any(map(has_all, others)), what=f"what {name} wrote is elsewhere")
 
     @contextmanager
-    def _standing_still(self, name: str) -> Iterator[None]:
+    def standing_still(self, name: str) -> Iterator[None]:
         """All processes of a site are stopped for a block, wherever they are."""
         site = self.street.by[name]
         pids = [self._writers[name][1].pid] if name in self._writers else []
@@ -428,12 +443,23 @@ NEEDS_ALL: Final = ("files come back", "machine is turned back")
 
 @contextmanager
 def suppliers(
-    directory: Path, dice: random.Random, *, keeps: bool = True, ways: Mapping[str, Sequence[str]] | None = None
+    directory: Path,
+    dice: random.Random,
+    *,
+    keeps: bool = True,
+    ways: Mapping[str, Sequence[str]] | None = None,
+    cap_bytes: int = CAP,
+    silent_s: float = SILENT_S,
 ) -> Iterator[Three]:
-    """Three that run and share tables. `keeps`: their journals hold all. `ways`: who sends to whom."""
+    """Three that run and share tables. `keeps`: their journals hold all. `ways`: who sends to whom. `silent_s`: after
+    how long one is named that tells nothing."""
     durability = dice.choice(["durable", "interval"])
     settings = SETTINGS.format(
-        durability=durability, segment_bytes=KEEPS if keeps else PRUNES, dead_after_s=DEAD_AFTER_S
+        durability=durability,
+        segment_bytes=KEEPS if keeps else PRUNES,
+        cap_bytes=cap_bytes,
+        dead_after_s=DEAD_AFTER_S,
+        silent_s=silent_s,
     )
     street = FaultyStreet(directory, settings=settings, schema=SCHEMA)
     street.ways = dice.choice([STAR, MESH]) if ways is None else ways
@@ -466,7 +492,34 @@ def episode(number: int, seed: int, rounds: Sequence[str], figures: Counter[str]
                 figures["supplier episodes"] += 1
 
 
+def one_island(seed: int, island_s: float, figures: Counter[str], keep: Path | None = None) -> None:
+    """New suppliers, one of which is an island for so long. `keep`: where their files are put if something is wrong."""
+    dice = random.Random(f"{seed} island")
+    limits = island_settings(island_s)
+    with tempfile.TemporaryDirectory(prefix="replicate-suppliers-", ignore_cleanup_errors=True) as directory:
+        is_well = False
+        try:
+            with suppliers(Path(directory), dice, keeps=False, ways=MESH, **limits) as three:
+                try:
+                    live_island(three, island_s)
+                    is_well = True
+                except NotAtRest:
+                    print(f"an island of {island_s:.0f} s, seed {seed}: not at rest", flush=True)
+                except AssertionError:
+                    three.tell_where_it_stands()
+                    raise
+                finally:
+                    merge(figures, three.figures)
+                    figures["supplier episodes"] += 1
+        finally:
+            if keep is not None and (not is_well or any(figures[name] for name in SUPPLIERS_ZERO)):
+                shutil.copytree(directory, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.socket"))
+
+
 def work(options: argparse.Namespace, figures: Counter[str]) -> None:
+    if options.island_s:
+        one_island(options.seed, options.island_s, figures, options.keep)
+        return
     dice = random.Random(options.seed)
     is_timed = math.isfinite(options.seconds)
     least = options.rounds or (0 if is_timed else len(ROUNDS))
@@ -488,7 +541,10 @@ def work(options: argparse.Namespace, figures: Counter[str]) -> None:
 def main() -> int:
     made = parser("tests.faults.suppliers")
     made.add_argument("--rounds", type=int, default=0)
-    return run_part(made.parse_args(), work, SUPPLIERS_ZERO, least=LEAST)
+    made.add_argument("--island-s", type=float, default=0.0, help="one island of so many seconds, and nothing else")
+    made.add_argument("--keep", type=Path, help="a directory for the files of an island that ended badly")
+    options = made.parse_args()
+    return run_part(options, work, SUPPLIERS_ZERO, least=ISLAND_LEAST if options.island_s else LEAST)
 
 
 if __name__ == "__main__":

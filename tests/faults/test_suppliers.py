@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults import supplier_worlds as worlds
+from tests.faults.supplier_island import ISLAND, ISLAND_LEAST
 from tests.faults.supplier_judge import DIVERGED, LOST, STOPPED, UNRECORDED, judge
 from tests.faults.supplier_writer import Acknowledged
-from tests.faults.suppliers import ROUNDS, SUPPLIERS_ZERO, NotAtRest, Three, suppliers
+from tests.faults.suppliers import ROUNDS, SUPPLIERS_ZERO, NotAtRest, Three, one_island, suppliers
 from tests.harness.supplier_street import MESH, by_hand, reading
 
 pytestmark = pytest.mark.slow
@@ -56,7 +57,7 @@ def test_each_figure_finds_what_is_planted(three: Three) -> None:
     assert three.figures["suppliers: values lost in merges"] > 0
     c = three.street.path_of("c")
     by_hand(c, "UPDATE ta SET v = 'by hand' WHERE number = 1 AND writer = (SELECT min(writer) FROM ta)")
-    by_hand(c, "INSERT INTO named VALUES ('k99', 'n', 'm')")
+    by_hand(c, "INSERT INTO named VALUES ('k99', 'n', 'm')", "UPDATE counted SET n = n + 1 WHERE id = 'c1'")
     with reading(c) as connection:
         kept = list(connection.execute("SELECT id, seqno, state, hex(facts) FROM _replicate_conflict"))
     by_hand(c, "DELETE FROM _replicate_conflict")
@@ -64,9 +65,10 @@ def test_each_figure_finds_what_is_planted(three: Three) -> None:
     told = {**three.told(), ("b", 999): Acknowledged(2, [("named", "of nobody")], [])}
     judge(three.street, told, figures)
     assert figures[LOST] == 7, "both numbers at each of three, and the value"
-    assert figures[DIVERGED] == 4, "one row here and one there, one more, and that one beside its transactions"
+    assert figures[DIVERGED] == 7, "a row and a counter here and there, one more; that and the counter by transactions"
     assert figures[UNRECORDED] > 0
     by_hand(c, f"UPDATE ta SET v = '{'x' * 20}' WHERE v = 'by hand'", "DELETE FROM named WHERE id = 'k99'")
+    by_hand(c, "UPDATE counted SET n = n - 1 WHERE id = 'c1'")
     put_back = "INSERT INTO _replicate_conflict VALUES ({}, {}, '{}', x'{}')"
     by_hand(c, *(put_back.format(*one) for one in kept))
     figures.clear()
@@ -83,6 +85,15 @@ def test_one_that_stops_by_name_is_found(three: Three) -> None:
     with pytest.raises(NotAtRest):
         three.level()
     assert three.figures[STOPPED] == 1
+
+
+@pytest.mark.turns(7)
+def test_an_island_of_any_length_ends_with_everything() -> None:
+    figures: Counter[str] = Counter()
+    one_island(1, 10, figures)
+    assert {one: figures[one] for one in SUPPLIERS_ZERO} == dict.fromkeys(SUPPLIERS_ZERO, 0)
+    told = ("restored from a backup meanwhile", "turned back to a snapshot of the time", "journals trimmed afterwards")
+    assert all(figures[one] for one in (*ISLAND_LEAST, *(f"{ISLAND}{one}" for one in told)))
 
 
 # Worlds in memory.

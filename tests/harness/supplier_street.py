@@ -93,6 +93,8 @@ class SupplierStreet(Street):
     apart = ""
     ways: Mapping[str, Sequence[str]] = STAR
     shared: Sequence[str] = ("shared",)
+    sums: Sequence[str] = ()
+    """Columns of those that sites add to."""
     over_relays = False
 
     def build(self) -> SupplierStreet:
@@ -174,8 +176,9 @@ class SupplierStreet(Street):
             return all(one[-1]["shared_with"] == ["b", "c"] for one in listed)
 
         if not all_know():
+            sums = [word for one in self.sums for word in ("--sum", one)]
             for name in NAMES[1:]:
-                self.on(self.by["a"], "partition", "share", "S", name)
+                self.on(self.by["a"], "partition", "share", "S", name, *sums)
             wait_until(all_know, what="all know who writes S")
 
     # What they have.
