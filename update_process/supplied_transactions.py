@@ -47,7 +47,7 @@ from replicate.model.ruv import lacks
 from replicate.model.transaction import OF_WRITERS, Catalogue, History, Kind, Op
 from replicate.model.vector import Position
 from replicate.pool import control as word
-from replicate.pool.receive_pool import ReceivedRecord, RecordKind
+from replicate.pool.receive_pool import ReceivedRecord, ReceivePool, RecordKind
 from replicate.settings.table import UpdateConfig
 from update_process import plan as plans
 from update_process.aside_for_schema import StandingAside
@@ -113,7 +113,7 @@ class SupplierApplier:
         self._barrier = BarrierWatch(session.door)
         self._routes = Routes(session)
         self._merging = Merging(session, self._routes)
-        self._tending = Tending(session, self._merging, settings.tell_seen_s)
+        self._tending = Tending(session, self._merging, settings.tell_seen_s, self._is_heard)
         self._parting = Parting(session)
         self._standing = StandingAside(session, self._parting)
         self._batch_bytes = min(BATCH_BYTES, most_bytes(settings, session.door.instance.config, pool.capacity))
@@ -196,6 +196,10 @@ class SupplierApplier:
     def has_to_part(self) -> bool:
         """Whether somebody is gone for good, and it was not said here that nothing comes from it any more."""
         return self._parting.look() and self._parting.wants_restart
+
+    def _is_heard(self) -> bool:
+        """Whether somebody sends to this site: packets do."""
+        return not isinstance(self.pool, ReceivePool) or self.pool.is_connected
 
     def begin_early(self) -> bool:
         """Never: the regions are the applications', too."""

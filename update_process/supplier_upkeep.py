@@ -9,7 +9,7 @@ Leaves to others: what arrives (supplied_transactions.py), how rows are merged (
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from replicate.door.absorb_stamps import bodies_of
@@ -35,7 +35,11 @@ LOOK_S: Final = 1.0
 class Tending:
     """One per applier. No lock is held between two calls; `close` it."""
 
-    def __init__(self, session: ApplySession, merging: Merging, tell_seen_s: float) -> None:
+    def __init__(
+        self, session: ApplySession, merging: Merging, tell_seen_s: float, is_heard: Callable[[], bool]
+    ) -> None:
+        """`is_heard`: whether a source is there by which it would come out that this site was turned back."""
+        self._is_heard = is_heard
         self._session = session
         self._merging = merging
         self._words = session.door.words
@@ -133,6 +137,10 @@ class Tending:
             self._untold = 0
         elif not session.door.instance.takes_writes_now():
             return  # it was restored: it tells once all that it had is back
+        elif not self._words[word.TOLD_SEQNO] and not self._is_heard():
+            # The pool is new: since a boot, say, by which the machine may have been turned back. What is told now would
+            # have a number that is another transaction's elsewhere.
+            self._since_s = now_s
         elif self._untold and (at_once or now_s - self._since_s >= self._tell_seen_s):
             try:
                 self._teller.tell(timeout_s=LOOK_S)

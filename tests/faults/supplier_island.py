@@ -217,19 +217,23 @@ class _Island:
         self.note("restored from a backup meanwhile")
 
     def turn_back(self) -> None:
-        """To the snapshot, the island that was; the others have what it wrote since. Nobody can tell by its files:
-        nothing is written there before they have said so."""
+        """To the snapshot, the island that was; the others have what it wrote since. Nobody can tell by its files, so
+        nothing is written there before the others have said so. Its Source Servers come first, which hear that at once:
+        what its Update Process merges before, it may decide by its own word, and write under a number that it has
+        written under (rows that give way for a unique value)."""
         three, name = self.three, self.name
         three.write_until_others_have_it(name)
         three.lose(name)
         three.street.turn_back(name, self.snapshot)
         before = Instance.open(three.street.by[name]).content.incarnation
-        three.come_up(name)
+        for peer in three.street.ways[name]:
+            three.start(name, f"source-{peer}")
         wait_until(
             lambda: Instance.open(three.street.by[name]).content.incarnation > before,
             timeout_s=three.patience_s,
             what=f"{name} knows that it was turned back",
         )
+        three.come_up(name)
         three.write(name)
         three.counted(three.load)
         self.note("turned back to a snapshot of the time")

@@ -513,7 +513,9 @@ def one_island(seed: int, island_s: float, figures: Counter[str], keep: Path | N
                     figures["supplier episodes"] += 1
         finally:
             if keep is not None and (not is_well or any(figures[name] for name in SUPPLIERS_ZERO)):
-                shutil.copytree(directory, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.socket"))
+                shutil.copytree(
+                    directory, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.socket", "*.doorbell")
+                )
 
 
 def work(options: argparse.Namespace, figures: Counter[str]) -> None:

@@ -197,6 +197,7 @@ class Suppliers:
         pool = ReceivePool.create(
             self.by[consumer].content.uuid, configured_bytes=self.pool_bytes, last_seqno=from_seqno - 1, replace=True
         )
+        pool.note_receiver(os.getpid(), time.monotonic_ns(), connected=True)
         try:
             yield pool
         finally:

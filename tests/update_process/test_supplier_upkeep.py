@@ -12,6 +12,7 @@ from replicate.door.snapshot import door_of
 from replicate.pool import control as word
 from replicate.roles.restored_supplier import settle, turn_back
 from replicate.settings.table import UpdateConfig
+from tests.harness.instances import lose_pool
 from tests.harness.suppliers import Suppliers, shared, work_through
 from update_process import supplier_upkeep
 
@@ -72,6 +73,28 @@ def test_one_that_was_restored_tells_nothing_before_it_has_back_what_it_had(two:
     settle(two.by["b"])
     carry(two, "a", "b")
     assert two.last_seqno("b") == before + 3 + 2, "its new incarnation, and what it has seen"
+
+
+def test_after_a_boot_nothing_is_told_before_a_source_is_there(two: Suppliers) -> None:
+    """The machine may have been turned back: what it tells would have a number that others have otherwise. A source
+    shows that."""
+    two.write("a", 3, table="ta")
+    two.level()
+    lose_pool(two.by["b"])
+    before, agreed = two.last_seqno("b"), two.agreed("a", "b")
+    with two.receive_pool("b", agreed.from_seqno) as pool, two.applier("b", pool, SOON) as applier:
+        pool.note_receiver(1, time.monotonic_ns(), connected=False)
+        for at_once in (False, True):
+            applier._tending._since_s -= 1
+            applier._tending.tend(at_once=at_once)
+            assert two.last_seqno("b") == before
+        pool.note_receiver(1, time.monotonic_ns(), connected=True)
+        applier._tending._tended_seqno = -1
+        applier._tending.tend()
+        assert two.last_seqno("b") == before, "its time begins only now"
+        applier._tending._since_s -= 1
+        applier._tending.tend()
+    assert two.last_seqno("b") == before + 1
 
 
 def test_what_not_all_have_told_is_remembered(two: Suppliers) -> None:
