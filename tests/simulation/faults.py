@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.simulation.climate import Climate
+from tests.simulation.host import RING
 from tests.simulation.kernel import Killed, Process
 from tests.simulation.stage import BETWEEN
 
@@ -31,7 +32,7 @@ WRITING: Final = (
     "commit.before_append", "append.before_write", "append.after_write", "append.after_write", "commit.after_commit",
     "commit.after_commit", "finish.before_publish", "publish.after_early", "publish.after_data", "publish.after_head",
     "publish.after_published", "adopt.before_rename", "adopt.renamed", "adopt.after_rename", "switch.after_create",
-    "switch.between_words", "mend.begin", "sync.before", "sync.after", "apply.after_commit", BETWEEN, BETWEEN,
+    "switch.between_words", "mend.begin", "sync.before", "sync.after", "apply.after_commit", BETWEEN, BETWEEN, RING,
 )  # fmt: skip
 """On the way of a commit, where a kill leaves something for the next one to mend."""
 

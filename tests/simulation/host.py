@@ -7,11 +7,13 @@ Leaves to others: how the product's modules come to use it (stage.py), and what 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import math
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -48,7 +50,7 @@ from replicate.pool.control import (
     STATE_CLOSED,
     STATE_READY,
 )
-from replicate.pool.doorbell import Doorbells
+from replicate.pool.doorbell import Doorbell, Doorbells
 from replicate.pool.shared_memory import PoolKind
 from replicate.settings.load import Address, Config
 from tests.simulation import regions as model
@@ -61,6 +63,8 @@ LOOP_S: Final = 0.0001
 """What one turn of a loop that finds its condition true at once takes at least: a reader may turn for STALLED_S after
 a writer that was killed between two words."""
 
+RING: Final = "a ring"
+"""As if a ring had a failpoint: the sleeper's byte is cleared, and nothing has come into its FIFO."""
 REGIONS: Final = ("main", "side")
 """Names of regions; a world has the first one, or both."""
 RING_SLOTS: Final = 5
@@ -222,8 +226,23 @@ class SimulatedLock:
         self.release()
 
 
+class _Sleeper:
+    """The byte by which writers learn that a reader sleeps. A dead reader leaves it as it is."""
+
+    def __init__(self, memory: SimulatedMemory, place: int) -> None:
+        self._memory, self._place = memory, place
+
+    def __setitem__(self, _: int, value: int) -> None:
+        if not self._memory._process.is_dead:
+            self._memory.view[self._place] = value
+
+    def __getitem__(self, _: int) -> int:
+        return self._memory.view[self._place]
+
+
 class SimulatedDoorbell:
-    """Doorbell: the reader's side. Its sleeper byte is real, so writers ring when they should, or not."""
+    """Doorbell: the reader's side. Its sleeper byte is real, so writers ring when they should, or not; how a sleep
+    under trio ends is the product's own code."""
 
     world: Any
 
@@ -233,6 +252,9 @@ class SimulatedDoorbell:
         self._place = SLEEPERS_OFFSET + slot
         self._memory = pool.memory
         self._slot = slot
+        self._fd = self  # what is waited for
+        self._sleeper = _Sleeper(pool.memory, self._place)
+        self.is_looked_after = self._is_asleep = False
 
     @classmethod
     def claim(cls, pool: Any, run_directory: Path, slot: int | None = None) -> SimulatedDoorbell:
@@ -243,10 +265,30 @@ class SimulatedDoorbell:
         return cls(pool, slot)
 
     async def sleep(self, ready: Callable[[], object]) -> None:
-        await self.wait(ready, replicate.pool.doorbell.CAP_S)
+        await self.world.kernel.sleep(LOOP_S)
+        await self._as_product("sleep")(self, ready)
 
     async def keep_looking(self) -> None:
-        await self.world.trio.sleep_forever()
+        await self._as_product("keep_looking")(self)
+
+    def _as_product(self, name: str) -> Any:
+        """A method of the product's doorbell, which imports trio where it needs it: the world's here."""
+
+        def imported(name: str, *rest: Any) -> Any:
+            return self.world.trio if name == "trio" else __import__(name, *rest)
+
+        method = getattr(Doorbell, name)
+        seen = {**method.__globals__, "__builtins__": {**vars(builtins), "__import__": imported}}
+        return FunctionType(method.__code__, seen, name, method.__defaults__, method.__closure__)
+
+    async def rung(self) -> None:
+        """Until somebody rings, or wakes us."""
+        kernel = self.world.kernel
+        self._memory._memory.sleeping[self._slot] = kernel.me()
+        await kernel.suspend()
+
+    def _drain(self) -> None:
+        """A ring that has found nobody asleep has left nothing."""
 
     async def wait(
         self,
@@ -300,6 +342,7 @@ class SimulatedDoorbells(Doorbells):
 
     def _ring(self, kind: PoolKind, slot: int) -> int:
         world = SimulatedMemory.world
+        world.hit(RING)  # its byte is cleared
         memory = world.kernel.process.host.memory.get(kind)
         sleeper = memory.sleeping.pop(slot, None) if memory is not None else None
         if sleeper is not None:

@@ -21,6 +21,7 @@ import replicate.door.pruning
 import replicate.door.recovery.recovery
 import replicate.door.region_part
 import replicate.instance.consumers
+import replicate.pool.doorbell
 import replicate.wire.frame
 import source_server.connection
 import source_server.reader
@@ -58,6 +59,21 @@ def _flush_number_read_after() -> list[Change]:
         self._note(words[word.LAST_SEQNO])
 
     return [(replicate.door.durability.Durability, "_flush", flush)]
+
+
+def _lost_ring_not_missed() -> list[Change]:
+    """What ends the sleeps asks the byte, which a writer clears that is killed before it rings."""
+
+    async def keep_looking(self: Any) -> None:
+        import trio
+
+        self.is_looked_after = True
+        while True:
+            await trio.sleep(0.5)
+            if self._sleeper[0]:
+                self.wake()
+
+    return [(replicate.pool.doorbell.Doorbell, "keep_looking", keep_looking)]
 
 
 def _send_before_durable() -> list[Change]:
@@ -265,6 +281,7 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "report before sync": _report_before_sync,
     "flush's number read after it": _flush_number_read_after,
     "send before durable": _send_before_durable,
+    "a lost ring is not missed": _lost_ring_not_missed,
     "start point off by one": _start_off_by_one,
     "reader starts one behind": _reader_starts_behind,
     "resend without dedupe": _no_dedupe,

@@ -173,6 +173,7 @@ class TrioFace:
         self._delay_s = delay_s
         self.open_memory_channel = _OpenChannel(kernel)
         self.to_thread = SimpleNamespace(run_sync=self._run_sync)
+        self.lowlevel = SimpleNamespace(checkpoint=self._checkpoint, wait_readable=self._wait_readable)
 
     def current_time(self) -> float:
         return self._kernel.now
@@ -212,6 +213,12 @@ class TrioFace:
         if deadline == math.inf:
             await self._kernel.suspend()
         await self._kernel.sleep(max(0.0, deadline - self._kernel.now))
+
+    async def _checkpoint(self) -> None:
+        await self._kernel.sleep(0)
+
+    async def _wait_readable(self, doorbell: Any) -> None:
+        await doorbell.rung()
 
     async def _run_sync(self, call: Callable[..., Any], *arguments: Any, abandon_on_cancel: bool = False) -> Any:
         await self._kernel.sleep(self._delay_s(), shielded=not abandon_on_cancel)
