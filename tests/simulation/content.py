@@ -128,11 +128,13 @@ def pack_merge(one: Merged) -> bytes:
     """What was lost in a merge, but for the transaction's number."""
     told = one.lost
     facts = [told.what, [*told.winner], [*told.loser], [*told.values], [*told.ordinals]]
-    packed: bytes = msgpack.packb([one.table, [*one.columns], [*one.key], *facts, one.left])
+    region = [one.region] if one.region else []
+    packed: bytes = msgpack.packb([one.table, [*one.columns], [*one.key], *facts, one.left, *region])
     return packed
 
 
 def unpack_merge(packed: bytes, seqno: int) -> Merged:
     """What `pack_merge` gave."""
-    table, columns, key, what, winner, loser, values, ordinals, left = msgpack.unpackb(packed, use_list=False)
-    return Merged(seqno, table, columns, key, Lost(what, Stamp(*winner), Stamp(*loser), values, ordinals), left)
+    table, columns, key, what, winner, loser, values, ordinals, left, *region = msgpack.unpackb(packed, use_list=False)
+    told = Lost(what, Stamp(*winner), Stamp(*loser), values, ordinals)
+    return Merged(seqno, table, columns, key, told, left, *region)

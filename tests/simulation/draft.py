@@ -1,4 +1,4 @@
-"""A transaction in the making, where rows have values: its changes, made in the region's content and noted on the way.
+"""A transaction in the making, where rows have values: its changes, made in the regions' content and noted on the way.
 
 Guarantees: what is noted is what was made, in its order. Everything follows from the dice.
 Leaves to others: what becomes of it (actors.py), what is right (the oracles).
@@ -6,7 +6,7 @@ Leaves to others: what becomes of it (actors.py), what is right (the oracles).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from replicate.model.transaction import Op, TableDefinition
@@ -15,11 +15,12 @@ from tests.simulation.template import change
 
 
 class Draft:
-    """`by`: what its writer calls it, which each of its rows has. `flat`: its changes, as an oracle has them."""
+    """`content_of`: of a region, to be changed. `by`: what its writer calls it, which each of its rows has. `flat`: its
+    changes, as an oracle has them."""
 
-    def __init__(self, world: Any, content: Content, by: int, *, is_large: bool) -> None:
+    def __init__(self, world: Any, content_of: Callable[[str], Content], by: int, *, is_large: bool) -> None:
         self._world = world
-        self.content = content
+        self._content_of = content_of
         self.by = by
         self.is_large = is_large
         self.flat: list[Any] = []
@@ -40,6 +41,10 @@ class Draft:
         """For the transcript."""
         return "".join("?IUD"[op] for op in self.flat[0::4])
 
+    def rows_of(self, table: TableDefinition) -> dict[Any, Image]:
+        """As they are by now."""
+        return self._content_of(table.region).rows[table.table]
+
     def put(self, table: TableDefinition, before: Image | None, after: Image | None) -> None:
         """One row more (no `before`), another one, or one less (no `after`)."""
         argument, values = 0, list(after or before or ())
@@ -48,7 +53,7 @@ class Draft:
             op = Op.UPDATE
             changed = [at for at, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]]
             argument, values = sum(1 << at for at in changed), [*(after[at] for at in changed), *before]
-        self.content.change(table, op, argument, values)
+        self._content_of(table.region).change(table, op, argument, values)
         self._pieces.append(change(op, table.table_id, argument, values))
         self.flat += [int(op), table.table_id, argument, values]
 
@@ -64,7 +69,7 @@ class Draft:
     def _change(self, table: TableDefinition, size: int, *, is_first: bool) -> None:
         """A row more, or another one, or one less: of what this transaction has not touched."""
         dice = self._world.dice
-        rows = self.content.rows[table.table]
+        rows = self.rows_of(table)
         body = bytes(dice.randrange(size + 1))
         lot = dice.random()
         old = [row for row in rows.values() if row[1] != self.by]

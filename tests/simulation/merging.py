@@ -68,11 +68,12 @@ class Piece:
 
 
 class ModelMerging:
-    """One per apply session."""
+    """One per region and apply session. `region`: its name, where there are several."""
 
-    def __init__(self, connection: Any, rows: ModelRows) -> None:
+    def __init__(self, connection: Any, rows: ModelRows, region: str = "") -> None:
         self._connection = connection
         self._rows = rows
+        self._region = region
         self.lost: list[Merged] = []
         self.lost_count = 0
         self.removed: list[Any] = []
@@ -107,7 +108,8 @@ class ModelMerging:
         return found
 
     def _definition(self, name: Name) -> TableDefinition:
-        return next(one for one in self._rows.definitions.values() if one.table == name[0])
+        known = self._rows.definitions.values()
+        return next(one for one in known if (one.region, one.table) == (self._rows.name, name[0]))
 
     @property
     def is_empty(self) -> bool:
@@ -186,7 +188,7 @@ class ModelMerging:
         definition = self._definition(name)
         columns = tuple(column.name for column in definition.columns)
         self.lost_count += 1
-        self.lost.append(Merged(self._rows.seqno, definition.table, columns, (name[1],), one, left))
+        self.lost.append(Merged(self._rows.seqno, definition.table, columns, (name[1],), one, left, self._region))
 
     def note_waited(self, name: Name, row: Row, remover: Stamp) -> None:
         """A row that waited goes for good."""

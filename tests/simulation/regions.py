@@ -216,7 +216,7 @@ class Connection:
         self.process = process
         self.pending: dict[str, Pending] = {}
         self.is_synced = False
-        self._between = between
+        self.between = between
 
     @property
     def in_transaction(self) -> bool:
@@ -239,7 +239,7 @@ class Connection:
             region = self.parts[schema]
             if not pending.is_empty:
                 if has_one:
-                    self._between()
+                    self.between()
                 region.commit(pending)
                 if self.is_synced:
                     region.sync()
@@ -257,18 +257,17 @@ class Connection:
             if region.writer is self:
                 region.writer = None
 
-    @property
-    def content(self) -> Content:
+    def content(self, schema: str = "main") -> Content:
         """As it is seen here; with nothing in it where the region is a list."""
-        pending = self.pending.get("main")
-        there = self.region.content if pending is None or pending.content is None else pending.content
+        pending = self.pending.get(schema)
+        there = self.parts[schema].content if pending is None or pending.content is None else pending.content
         return _NO_CONTENT if there is None else there
 
-    def working(self) -> Content:
+    def working(self, schema: str = "main") -> Content:
         """The same, to be changed in the open transaction."""
-        pending = self.open()
+        pending = self.open(schema)
         if pending.content is None:
-            pending.content = self.content.copy()
+            pending.content = self.content(schema).copy()
         return pending.content
 
     def version(self, schema: str = "main") -> int:
@@ -286,6 +285,9 @@ class Connection:
     def open(self, schema: str = "main") -> Pending:
         self.process.check()
         return self.pending[schema]
+
+    def execute(self, _text: str) -> None:
+        """What attaches a region: the model's way is another one."""
 
     def close(self) -> None:
         if not self.process.is_dead:
@@ -312,20 +314,20 @@ class Opened:
         return [self.region.scr[key] for key in sorted(self.region.scr)]
 
     def writers(self) -> Writers:
-        return self.connection.content.writers
+        return self.connection.content().writers
 
     def absorbed(self) -> int:
-        content = self.connection.content
+        content = self.connection.content()
         return content.absorbed if content.writers.was_shared else 0
 
     def seen(self) -> dict[int, dict[int, int]]:
-        return self.connection.content.seen
+        return self.connection.content().seen
 
     def open_merges(self) -> int:
         return len(self.merges())
 
     def merges(self) -> list[Any]:
-        return self.connection.content.merges
+        return self.connection.content().merges
 
     def tables(self) -> Sequence[TableDefinition]:
         """None of a model's is looked at."""
@@ -357,7 +359,8 @@ class Opened:
         return self.connection.parts[schema].schema + (pending.schema if pending is not None else 0)
 
     def rows(self, definitions: Mapping[int, TableDefinition], name: str) -> ModelRows:
-        return ModelRows(self.connection, definitions, change_listed if self.region.content is None else change_content)
+        change = change_listed if self.region.content is None else change_content
+        return ModelRows(self.connection, definitions, name, change)
 
 
 class ModelWrittenRegion:
@@ -378,10 +381,10 @@ class ModelWrittenRegion:
         return self._region.seqno
 
     def writers(self) -> Writers:
-        return self._connection.content.writers
+        return self._connection.content(self.schema).writers
 
     def name_writer(self, partition: int, values: Sequence[object], seqno: int) -> None:
-        self._connection.working().told_of_writers(partition, values, seqno)
+        self._connection.working(self.schema).told_of_writers(partition, values, seqno)
 
     def tell_by_key(self, tables: Collection[str]) -> tuple[TableDefinition, ...]:
         return ()
@@ -400,7 +403,7 @@ class ModelWrittenRegion:
         """A model's tables count no keys."""
 
     def forget_stamps(self, seqno: int) -> None:
-        self._connection.working().schema_changed(seqno)
+        self._connection.working(self.schema).schema_changed(seqno)
 
     def counted_out(self, writers: Writers, own: bytes) -> tuple[str, int] | None:
         """A model's tables count no keys."""
@@ -410,7 +413,7 @@ class ModelWrittenRegion:
         return {one.origin: one.origin_seqno for one in moved if one.origin != own}
 
     def note_seen(self, teller: int, told: Mapping[int, int]) -> None:
-        self._connection.working().told_of_seen(teller, told)
+        self._connection.working(self.schema).told_of_seen(teller, told)
 
     def move_record(self, origin: int, partition: int, origin_seqno: int, chain: int, csn: int, seqno: int) -> None:
         self._connection.open(self.schema).scr.append(ScrRow(origin, partition, origin_seqno, chain, csn, seqno))
@@ -467,9 +470,8 @@ class ModelApplied(Opened):
         return Position(last_seqno, scr_vector(rows), scr_chains(rows))
 
     def merging(self, rows: RowsOfRegion, *, region: str = "") -> MergingRows:
-        """A model has no two."""
         assert isinstance(rows, ModelRows)
-        return ModelMerging(self.connection, rows)
+        return ModelMerging(self.connection, rows, region)
 
     def added_as(self) -> object:
         return None
@@ -517,6 +519,9 @@ class ModelApplied(Opened):
             pending.state["applied_from"] = applied_from
 
     def commit(self) -> None:
+        """Of several regions whose rows have values, one after the other: somebody may die in between."""
+        if self.region.number and self.region.content is not None:
+            self.connection.between()
         self.connection.commit()
 
 

@@ -19,15 +19,17 @@ from tests.simulation.frames import ROW_OPS
 
 
 class ModelRows:
-    """`change(rows, op, table_id, argument, values)` makes one."""
+    """Of the region `name`. `change(rows, op, table_id, argument, values)` makes one."""
 
     def __init__(
         self,
         connection: Any,
         definitions: Mapping[int, TableDefinition],
+        name: str,
         change: Callable[[ModelRows, int, int, Any, Any], None],
     ) -> None:
         self.connection = connection
+        self.name = name
         self.definitions = dict(definitions)
         self.known_places: dict[tuple[Any, Any, Any], int | None] = {}
         self.seqno = 0
@@ -55,7 +57,7 @@ class ModelRows:
     def has_rows(self, table: str) -> bool:
         """Whether a table has any. It is asked only where rows have values."""
         assert self.connection.region.content is not None
-        return bool(self.connection.content.rows.get(table))
+        return bool(self.connection.content().rows.get(table))
 
     def place_of(self, op: Any, table_id: Any, arg: Any) -> int | None:
         """No change may be moved."""
@@ -118,6 +120,7 @@ def change_content(made: ModelRows, op: int, table_id: int, argument: Any, value
         content.schema_changed(made.seqno)
     elif op == Op.RESOLVED:
         losses = values[2] if values else ()
-        content.note_merges(unpack_merge(packed, made.seqno) for packed in losses)
+        told = (unpack_merge(packed, made.seqno) for packed in losses)
+        content.note_merges(one for one in told if one.region in ("", made.name))
     else:
         raise InternalError(f"a change of kind {op} comes to no region of these worlds")

@@ -155,7 +155,7 @@ class RoleWriter(AnyWriter):
         by = world.next_row()
         rows.append(by)
         is_large = not beside and world.dice.random() < world.climate.large_share
-        draft = Draft(world, self.session.connection.working(), by, is_large=is_large)
+        draft = Draft(world, lambda _region: self.session.connection.working(), by, is_large=is_large)
         draft.change_some(table(), world.climate.sizes, is_small=beside)
         world.oracle.on_submitted(self._name, by, draft.flat)
         payload = draft.payload

@@ -13,11 +13,9 @@ Refuses to know: how many worlds there are (../campaign.py), what is planted (fe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from replicate.door.primary import RegionSession
-from replicate.door.recovery.opening import open_door
 from replicate.errors import (
     BusyError,
     ConfigurationError,
@@ -31,9 +29,10 @@ from replicate.region.protocol import CapturedChanges
 from replicate.roles.schema_fence import fence, unfence
 from tests.simulation.base import Main
 from tests.simulation.frames import read
-from tests.simulation.host import Host, SimulatedInstance
+from tests.simulation.host import REGIONS, Host, SimulatedInstance
 from tests.simulation.oracle import ViolationError
 from tests.simulation.regions import Region
+from tests.simulation.suppliers.actors import opened
 from tests.simulation.suppliers.climate import SupplierClimate
 from tests.simulation.suppliers.oracle import SupplierOracle, SupplierTransaction
 from tests.simulation.suppliers.world import SupplierWorld
@@ -59,7 +58,7 @@ class FenceClimate(SupplierClimate):
 class FenceOracle(SupplierOracle):
     """Knows besides which transactions change the schema."""
 
-    def __init__(self, regions: Mapping[str, Region]) -> None:
+    def __init__(self, regions: Mapping[str, Sequence[Region]]) -> None:
         super().__init__(regions)
         self.of_schema: set[tuple[int, int, int]] = set()
         """Origin, its number, chain."""
@@ -125,9 +124,9 @@ class FenceWorld(SupplierWorld):
         if not super().is_level():
             return False
         self.oracle.check_schema([one.name for one in self._alive()])
-        fences = [host.regions[0].content.writers.fences for host in self._alive() if host.regions[0].content]
-        retired = [host.regions[0].content.writers.retired for host in self._alive() if host.regions[0].content]
-        return not any(one.open(gone) for one, gone in zip(fences, retired, strict=True))
+        regions = [region for host in self._alive() for region in host.regions]
+        writers = [region.content.writers for region in regions if region.content is not None]
+        return not any(one.fences.open(one.retired) for one in writers)
 
     def look(self, host: Host, door: Any, last_seqno: int) -> None:
         """As there, and no change of the schema stands beside anything."""
@@ -153,7 +152,7 @@ async def fencing(world: Any) -> None:
                 instance = SimulatedInstance.open(host.path)
                 fence(instance, timeout_s=0, is_once=is_once)
                 for _ in range(1 if is_once else dice.randrange(3)):
-                    change_schema(host)
+                    change_schema(world, host)
                 unfence(instance, timeout_s=0)
                 break
             except (NotWriterError, ConfigurationError):
@@ -178,14 +177,18 @@ def _is_fencing(host: Host) -> bool:
     return content is not None and content.writers.fences.is_fencing(instance.content.uuid)
 
 
-def change_schema(host: Host) -> None:
-    """One transaction that does."""
-    door = open_door(SimulatedInstance.open(host.path))
-    session = RegionSession(door, "main")
+def change_schema(world: Any, host: Host) -> None:
+    """One transaction that does, of one region. It mostly has the others, too: so the fence can end with it."""
+    names, dice = REGIONS[: len(host.regions)], world.dice
+    first = names[0] if len(names) == 1 else dice.choice(names)
+    others = [one for one in names if one != first]
+    session = opened(host, first, others if others and dice.random() < 0.7 else ())
+    door = session.door
     try:
         session.begin(timeout_s=0)
-        payload = change(Op.SCHEMA, 0, "main", ["of the schema"])
-        session.commit(CapturedChanges(payload, 4, (1,), False, None, True))
+        payload = change(Op.SCHEMA, 0, first, ["of the schema"])
+        touched = {"main": True} if len(session.parts) > 1 else None
+        session.commit(CapturedChanges(payload, 4, (1,), False, None, True, touched))
     finally:
         session.close()
         door.close()

@@ -78,8 +78,7 @@ class IslandWorld(SupplierWorld):
     def _is_counted(self) -> None:
         """What is remembered for it, and what it lacks."""
         for host in self.hosts:
-            content = host.regions[0].content
-            assert content is not None
-            self.figures["rows with stamps towards the end of islands"] += len(content.stamps)
+            stamps = [region.content.stamps for region in host.regions if region.content is not None]
+            self.figures["rows with stamps towards the end of islands"] += sum(map(len, stamps))
         places = [self.oracle.sites[host.name].places for host in self.hosts]
         self.figures["worlds in which islands lacked something"] += any(one != places[0] for one in places)

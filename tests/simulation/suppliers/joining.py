@@ -23,13 +23,12 @@ from replicate.errors import BusyError, DiskFullError
 from replicate.model.transaction import SHARED, WRITTEN
 from replicate.roles.partition_writers import held_session, say
 from tests.simulation.base import BaseWorld, Main
-from tests.simulation.content import Content
-from tests.simulation.host import RING_SLOTS, Host, SimulatedInstance
+from tests.simulation.host import Host, SimulatedInstance
 from tests.simulation.regions import Region
 from tests.simulation.suppliers import actors, template
 from tests.simulation.suppliers.climate import SupplierClimate, peers_of
 from tests.simulation.suppliers.oracle import Begin
-from tests.simulation.suppliers.world import SupplierWorld
+from tests.simulation.suppliers.world import SupplierWorld, new_regions
 from tests.simulation.template import NAMES, JournalEnd, begin_seeded, new_disk, seed_content, uuid_of, written
 
 LOOK_S = 0.05
@@ -60,7 +59,7 @@ class Copy:
     """What the new one begins with. `begin`: the same as the oracle has it."""
 
     written: JournalEnd
-    region: Region
+    regions: list[Region]
     begin: Begin
 
 
@@ -84,7 +83,7 @@ class JoinWorld(SupplierWorld):
         """All hosts but the one that is to come, which is an empty machine."""
         super().begin()
         climate, name = self.climate, self.climate.joiner
-        host = Host(name, new_disk(name, b""), [Region(RING_SLOTS, content=Content())], self.config_at(name))
+        host = Host(name, new_disk(name, b""), new_regions(climate.regions), self.config_at(name))
         host.wall_offset_ns = climate.clocks[name] * 1_000_000_000
         self.joiner = host
         self.network.join([*self.hosts, host])
@@ -129,45 +128,47 @@ class JoinWorld(SupplierWorld):
         (host,) = (one for one in self.hosts if one.name == name)
         partitions = [template.partition_of(self.climate.joiner)]
         partitions += [template.SHARED_PARTITION] if self.climate.is_shared else []
-        content = host.regions[0].content
-        assert content is not None
-        return not content.writers.not_of(uuid_of(self.climate.joiner), tuple(partitions))
+        writers = [region.content.writers for region in host.regions if region.content is not None]
+        return not any(one.not_of(uuid_of(self.climate.joiner), tuple(partitions)) for one in writers)
 
     # What is carried.
 
     def take_copy(self) -> None:
-        """As a process of the source: what its region and its journal come to. Raises BusyError."""
+        """As a process of the source: what its regions and its journal come to. Raises BusyError."""
         source = self._process().host
         door = open_door(SimulatedInstance.open(source.path))
         with replicate.door.absorb_stamps.held_absorbed(door, timeout_s=0):
             there = written(door)
-            region = source.regions[0]
-            if region.seqno != there.position.last_seqno:
+            last_seqno = there.position.last_seqno
+            is_whole = self.oracle.sites[source.name].is_whole
+            if not is_whole or max(region.seqno for region in source.regions) != last_seqno:
                 return  # somebody was killed within a commit: it is done first
-            copy = Region(RING_SLOTS, content=Content())
-            seed_content(region, copy, there)
-        assert copy.content is not None
-        copy.content.merges.clear()
-        copy.content.absorbed = max(copy.content.absorbed, copy.seqno)
-        copy.slots = {copy.seqno % copy.ring_slots: (copy.seqno, None)}
-        self.copy = Copy(there, copy, self.oracle.seeded_from(source.name))
-        self.log("is copied at", copy.seqno)
+            copies = new_regions(len(source.regions))
+            for region, copy in zip(source.regions, copies, strict=True):
+                seed_content(region, copy, there)
+        for copy in copies:
+            assert copy.content is not None
+            copy.content.merges.clear()
+            copy.content.absorbed = max(copy.content.absorbed, copy.seqno)
+            copy.slots = {copy.seqno % copy.ring_slots: (copy.seqno, None)}
+        self.copy = Copy(there, copies, self.oracle.seeded_from(source.name))
+        self.log("is copied at", last_seqno)
 
     def empty(self) -> None:
         """The new one begins with nothing."""
         name = self.joiner.name
-        self.joiner.disk = new_disk(name, template.instance_file(name, peers_of(name, self.climate.links)))
+        self.joiner.disk = new_disk(name, self.instance_file(name, peers_of(name, self.climate.links)))
         self.copy = None
 
     def joined(self, copy: Copy) -> None:
         """It is a supplier."""
-        region = self.joiner.regions[0]
-        region._set(copy.region._state())
-        region.sync()
-        self.oracle.joins(self.joiner.name, region, copy.begin)
+        for region, its_copy in zip(self.joiner.regions, copy.regions, strict=True):
+            region._set(its_copy._state())
+            region.sync()
+        self.oracle.joins(self.joiner.name, self.joiner.regions, copy.begin)
         self.is_joined = True
         self.hosts = [*self.hosts, self.joiner]
-        self.log("has joined", self.joiner.name, copy.region.seqno)
+        self.log("has joined", self.joiner.name, copy.begin.seqno)
         self.figures["suppliers joined"] += 1
         for name, main in self.actors_of(self.joiner):
             self.restart_later(self.joiner, name, main)

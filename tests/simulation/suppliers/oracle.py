@@ -2,9 +2,8 @@
 what several write comes to the same everywhere.
 
 The oracle stands outside of all hosts. It sees each frame that any of them appends, each commit of a region, what
-writers are told, what is sent and what is reported as durable. Beside each site it makes the same rows from the frames
-of that site's own journal: a table of one writer change by change, each of which must fit; one of several writers by
-the latest stamp of each group of columns, in whatever order they came.
+writers are told, what is sent and what is reported as durable. Beside each region of each site it makes the same rows
+from the frames of that site's own journal (fold.py).
 
 Guarantees: a violation is raised at once, with what was expected; nothing is compared that is not yet decided.
 Leaves to others: how anything is done.
@@ -12,158 +11,68 @@ Leaves to others: how anything is done.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from copy import deepcopy
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from replicate.journal.record import changes_of, large_commit_of
 from replicate.journal.walk import walk
 from replicate.limits import PARTITION_STREAM
-from replicate.model.merged_row import Lost, Row, RowChanged, Stamp, lost
 from replicate.model.seen import Told as Seen
 from replicate.model.transaction import Kind, Op, told_of
 from replicate.model.vector import Origin
-from tests.simulation.content import Image, Name, images_of
+from tests.simulation.content import images_of
 from tests.simulation.frames import read, transactions_in
 from tests.simulation.oracle import ViolationError
 from tests.simulation.regions import Pending, Region
-from tests.simulation.suppliers.template import named_table, shared_table, table_of
+from tests.simulation.suppliers.fold import Fold, FoldBegin, Pasts, Places, SupplierTransaction, follow_place
 from tests.simulation.template import NAMES, uuid_of
 
 INCARNATIONS_MAX: Final = 60
-GROUPS: Final[Mapping[str, tuple[int, ...]]] = {"shared": (0, 1, 2, 2), "named": (0, 1, 2)}
-"""Of the columns of the tables that all write (template.py)."""
-At = tuple[int, int, int, int]
-"""Of a change: its transaction's stamp, and which one it is there."""
-NEVER: Final[At] = (0, 0, 0, 0)
-
-Places = dict[int, tuple[int, int]]
-"""Origin -> its last transaction, and the chain hash there."""
-Pasts = dict[tuple[int, int], dict[int, int]]
-"""(origin, its number) -> of each origin the last transaction that was at the writer's before that one."""
-
-
-class SupplierTransaction(NamedTuple):
-    """A transaction as a frame has it. `by`: what its writer calls it (0: no application wrote it). `changes`: of rows,
-    flat, as its writer made them; `seen`: what it tells."""
-
-    kind: int
-    origin: int
-    origin_seqno: int
-    csn: int
-    chain: int
-    by: int
-    changes: Sequence[Any]
-    seen: Seen
-    writer: str
-
-
-class Register:
-    """One row of a table that all write: of each group and of its life the latest stamp, and what it says."""
-
-    __slots__ = ("groups", "is_there", "life", "stamps", "values")
-
-    def __init__(self, groups: tuple[int, ...], image: Image | None) -> None:
-        self.groups = groups
-        self.values = [] if image is None else list(image)
-        self.stamps = [NEVER] * len(groups)
-        self.is_there = image is not None
-        self.life = NEVER
-
-    def take(self, op: int, before: Image | None, after: Image | None, stamp: At) -> None:
-        if after is not None:
-            if not self.values:
-                self.values = list(after)
-            for at, group in enumerate(self.groups):
-                wrote = before is None or any(
-                    before[one] != after[one] for one, other in enumerate(self.groups) if other == group
-                )
-                if wrote and stamp >= self.stamps[at]:
-                    self.values[at], self.stamps[at] = after[at], stamp
-        elif not self.values:
-            assert before is not None
-            self.values = list(before)
-        if stamp >= self.life:
-            self.is_there, self.life = op != Op.DELETE, stamp
-
-    def row(self) -> Row:
-        """The same as merged_row.py has it."""
-        stamps = {
-            group: Stamp(*self.stamps[at][:3]) for at, group in enumerate(self.groups) if self.stamps[at] != NEVER
-        }
-        return Row(tuple(self.values) if self.values else None, self.is_there, Stamp(*self.life[:3]), stamps)
-
-
-def changed_by(groups: tuple[int, ...], op: int, before: Image | None, after: Image | None) -> RowChanged:
-    """One change as merged_row.py has it."""
-    image = before if after is None else after
-    assert image is not None
-    if before is None or after is None:
-        return RowChanged(op, image, frozenset(groups) if before is None else frozenset())
-    return RowChanged(op, image, frozenset(group for at, group in enumerate(groups) if before[at] != after[at]))
 
 
 class Begin(Struct, frozen=True):
-    """What a site has before anything happens there. `registers`: of rows that several have written; `has`:
-    transactions of applications."""
+    """What a site has before anything happens there. `has`: transactions of applications; `folds`: its regions."""
 
     seqno: int
-    rows: dict[str, dict[Any, Image]]
+    folds: tuple[FoldBegin, ...]
     places: Places = field(default_factory=dict)
-    registers: dict[Name, Register] = field(default_factory=dict)
     has: dict[int, SupplierTransaction] = field(default_factory=dict)
 
 
 class Site:
-    """One supplier. `frames`: what its journal has got under each number. `seqno`, `places`, `rows`, `has`: where its
-    region is, by what was committed there, and the transactions of applications that it has."""
+    """One supplier. `frames`: what its journal has got under each number. `seqno`, `places`, `has`: where that one of
+    its regions is that is furthest, by what was committed there, and the transactions of applications up to there: what
+    one region has, the others get from the journal."""
 
-    def __init__(self, name: str, region: Region, tables: Mapping[int, str], pasts: Pasts) -> None:
-        assert region.content is not None
-        self._pasts = pasts
+    def __init__(self, name: str, regions: Sequence[Region], pasts: Pasts, begin: Begin) -> None:
         self.name = name
-        self.region = region
         self.frames: dict[int, SupplierTransaction] = {}
         self.reported: dict[int, int] = {}
         """Origin -> the last of its transactions that was reported as durable here, to anybody."""
-        self.most: dict[int, int] = {}
-        """Origin -> the last one that the region has ever had."""
-        self.waited = 0
-        """Commits after which rows waited for a name."""
-        self._tables = tables
-        self._begin = Begin(region.seqno, {table: dict(rows) for table, rows in region.content.rows.items()})
-        self.forget()
-
-    def begins_with(self, places: Places) -> None:
-        """What it had before anything happened."""
-        self.begins_as(replace(self._begin, places=dict(places)))
-
-    def begins_as(self, begin: Begin) -> None:
-        """The same, all of it."""
         self._begin = begin
         self.most = {origin: place[0] for origin, place in begin.places.items()}
+        """Origin -> the last one that a region has ever had."""
+        self.folds = [
+            Fold(name, region, pasts, one, begin.places) for region, one in zip(regions, begin.folds, strict=True)
+        ]
         self.forget()
 
     def forget(self) -> None:
         """Nothing has happened yet."""
         self.seqno = self._begin.seqno
-        self.rows = {table: dict(those) for table, those in self._begin.rows.items()}
         self.places: Places = dict(self._begin.places)
         self.has: dict[int, SupplierTransaction] = dict(self._begin.has)
-        self.lost: list[tuple[int, Any, Lost]] = []
-        """What was lost in merges, in transactions of these numbers, of rows of these keys."""
-        self.registers: dict[Name, Register] = deepcopy(self._begin.registers)
-        self.removed: Counter[Any] = Counter()
-        """Keys of rows that were removed for their names by its own word, and not of those that are yet to come."""
 
     def look_back(self) -> None:
         """Where it is after it has lost what was not on its disk."""
         self.forget()
-        for seqno in range(self.seqno + 1, self.region.seqno + 1):
+        for fold in self.folds:
+            fold.forget()
+            fold.follow(self.frames)
+        for seqno in range(self.seqno + 1, max(fold.seqno for fold in self.folds) + 1):
             self.take(seqno, self.frames[seqno])
 
     @property
@@ -176,108 +85,27 @@ class Site:
         """Where origins stand of which there is more than that they have begun: a region does not move by that."""
         return {origin: place for origin, place in self.places.items() if place[0]}
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether each of its regions has what it is to have."""
+        return not any(fold.lacks(self.frames, self.seqno) for fold in self.folds)
+
     def take(self, seqno: int, written: SupplierTransaction) -> None:
         """One transaction more."""
-        origin, last = written.origin, self.places.get(written.origin)
-        expected = 0 if written.kind == Kind.HISTORY else 1 if last is None else last[0] + 1
-        if written.origin_seqno != expected or (written.kind == Kind.HISTORY and last is not None):
-            raise ViolationError(
-                "I1 order", f"{self.name} has {last} of origin {origin:08x}, and takes {written.origin_seqno}"
-            )
+        follow_place(self.name, self.places, written)
         self.seqno = seqno
-        self.places[origin] = written.origin_seqno, written.chain
         if written.by:
             self.has[written.by] = written
-        elif written.writer == self.name:
-            self.removed.update(image[0] for image in written.changes[3::4] if image[0] in self.rows["named"])
-        for place in range(0, len(written.changes), 4):
-            self._change(place // 4, written, *written.changes[place : place + 4])
-
-    def _change(
-        self, number: int, written: SupplierTransaction, op: int, table_id: int, argument: Any, values: Any
-    ) -> None:
-        table = self._tables[table_id]
-        before, after = images_of(op, argument, values)
-        rows = self.rows[table]
-        image = before if after is None else after
-        assert image is not None
-        if table in GROUPS:
-            groups = GROUPS[table]
-            register = self.registers.setdefault((table, image[0]), Register(groups, rows.get(image[0])))
-            self._note_lost(image[0], groups, register.row(), changed_by(groups, op, before, after), written)
-            stamp = written.csn, written.origin, written.origin_seqno, number
-            register.take(op, before, after, stamp)
-            after = tuple(register.values) if register.is_there else None
-        elif rows.get(image[0]) != before:
-            raise ViolationError(
-                "I1 order", f"{self.name}: row {image[0]} of {table} is {rows.get(image[0])}, not {before}"
-            )
-        if after is None:
-            rows.pop(image[0], None)
-        else:
-            rows[image[0]] = after
-
-    def _note_lost(
-        self, key: Any, groups: tuple[int, ...], row: Row, change: RowChanged, written: SupplierTransaction
-    ) -> None:
-        past = self._pasts[written.origin, written.origin_seqno]
-        own = written.origin, written.origin_seqno
-        stamps = (one for one in row.all_stamps() if one.origin and (one.origin, one.origin_seqno) != own)
-        unseen = frozenset(one for one in stamps if past.get(one.origin, 0) < one.origin_seqno)
-        stamp = Stamp(written.csn, written.origin, written.origin_seqno)
-        self.lost += [(self.seqno, key, one) for one in lost(row, change, stamp, groups, unseen)]
-
-    def check_rows(self) -> None:
-        """The region has what the journal comes to; of rows with one name it has one, until another transaction says
-        which of them go."""
-        assert self.region.content is not None
-        rows = self.region.content.rows
-        expected = {**self.rows, "named": self.rows["named"]} if "named" in self.rows else self.rows
-        if "named" in expected:
-            here = rows["named"]
-            taken = {image[1] for image in here.values()} - {None}
-            if len(taken) < sum(image[1] is not None for image in here.values()):
-                raise ViolationError("unique", f"{self.name} has rows of one name: {here}")
-            lacking = {key for key, image in expected["named"].items() if key not in here and image[1] in taken}
-            self.waited += bool(lacking)
-            expected["named"] = {key: image for key, image in expected["named"].items() if key not in lacking}
-        if rows != expected:
-            raise ViolationError("I1 rows", _difference(self, rows))
-
-    def check_gave_way(self, *, is_first: bool, has_waited: bool) -> None:
-        """Each row that was removed for its name was kept once where that was decided. `is_first`: this site was never
-        anything but what it is. `has_waited`: it wrote nothing for a while, and keeps besides what waited and went by
-        the word of others."""
-        assert self.region.content is not None
-        kept = [one.merged for one in self.region.content.merges if one.merged.lost.what == "unique"]
-        found = Counter(one.key[0] for one in kept)
-        lacking, more = self.removed - found, found - self.removed
-        if is_first and (lacking or (more and not has_waited)):
-            raise ViolationError("losses", f"{self.name} lacks {dict(lacking)}, has too much {dict(more)}")
-
-    def check_lost(self) -> None:
-        """Each losing value was kept once."""
-        assert self.region.content is not None
-        merges = [
-            (one.merged.seqno, one.merged.key[0], one.merged.lost)
-            for one in self.region.content.merges
-            if one.merged.lost.what != "unique"
-        ]
-        expected, found = Counter(map(repr, self.lost)), Counter(map(repr, merges))
-        if expected != found:
-            raise ViolationError(
-                "losses", f"{self.name} lacks {dict(expected - found)}, and has too much {dict(found - expected)}"
-            )
 
 
 class SupplierOracle:
     """All sites, and what holds for them together."""
 
-    def __init__(self, regions: Mapping[str, Region]) -> None:
-        tables = (*map(table_of, NAMES), shared_table(), named_table())
-        self._tables = {one.table_id: one.table for one in tables}
+    def __init__(self, regions: Mapping[str, Sequence[Region]]) -> None:
+        """`regions`: each site's."""
         self.pasts: Pasts = {}
-        self.sites = {name: Site(name, region, self._tables, self.pasts) for name, region in regions.items()}
+        places = _first_places(regions)
+        self.sites = {name: Site(name, its, self.pasts, _begin_of(its, places)) for name, its in regions.items()}
         self.writers = {
             Origin(uuid_of(name), number).key: name for name in NAMES for number in range(1, INCARNATIONS_MAX)
         }
@@ -301,30 +129,20 @@ class SupplierOracle:
         """Those of one that was turned back which others have."""
         self.failed: set[int] = set()
         """Those of which a writer was told that they are not."""
-        self.applied = self.merged = 0
+        self.applied = self.merged = self.taken_back = 0
         self._looked: dict[tuple[str, str], tuple[int, dict[int, int]]] = {}
         """(source, consumer) -> up to where what was reported was looked at, and the vector there."""
-        places = self._first_places()
         for site in self.sites.values():
-            site.begins_with(places)
             self._listen(site)
 
-    def _first_places(self) -> Places:
-        found: Places = {}
-        for site in self.sites.values():
-            for row in site.region.scr.values():
-                if row.partition == PARTITION_STREAM:
-                    found[row.origin] = row.origin_seqno, row.chain
-        return found
-
     def _listen(self, site: Site) -> None:
-        def committed(region: Region, pending: Pending) -> None:
-            self.on_commit(site, region, pending)
-
         def taken_back(_region: Region, _pending: Pending) -> None:
-            raise ViolationError("I2 ahead", f"{site.name} takes transactions back")
+            if len(site.folds) == 1:
+                raise ViolationError("I2 ahead", f"{site.name} takes transactions back")
 
-        site.region.on_commit, site.region.on_take_back = committed, taken_back
+        for fold in site.folds:
+            fold.region.on_commit = partial(self.on_commit, site, fold)
+            fold.region.on_take_back = taken_back
 
     # One that joins.
 
@@ -335,12 +153,12 @@ class SupplierOracle:
             self.held[origin] = max(self.held.get(origin, 0), number)
             if self.writers[origin] == name:
                 self.sent[origin] = max(self.sent.get(origin, 0), number)
-        return deepcopy(Begin(site.seqno, site.rows, site.places, site.registers, site.has))
+        folds = tuple(fold.begin(site.seqno) for fold in site.folds)
+        return Begin(site.seqno, folds, dict(site.places), dict(site.has))
 
-    def joins(self, name: str, region: Region, begin: Begin) -> None:
+    def joins(self, name: str, regions: Sequence[Region], begin: Begin) -> None:
         """One site more, which has that."""
-        site = self.sites[name] = Site(name, region, self._tables, self.pasts)
-        site.begins_as(begin)
+        site = self.sites[name] = Site(name, regions, self.pasts, begin)
         self._listen(site)
         self.acknowledged[name] = set()
         self.have_joined.add(name)
@@ -386,12 +204,15 @@ class SupplierOracle:
 
     # Commits.
 
-    def on_commit(self, site: Site, region: Region, pending: Pending) -> None:
+    def on_commit(self, site: Site, fold: Fold, region: Region, pending: Pending) -> None:
         """A region has committed (for the first time, or again in a redo)."""
-        if region.seqno == site.seqno and pending.content is None:
+        if region.seqno == fold.seqno and pending.content is None:
             return
-        begin = site.seqno
-        for seqno in range(begin + 1, region.seqno + 1):
+        if region.seqno < fold.seqno:
+            self.taken_back += fold.seqno - region.seqno
+            site.look_back()
+            self._forget_pasts(site.name)
+        for seqno in range(site.seqno + 1, region.seqno + 1):
             is_slot = pending.slot is not None and pending.slot[0] == seqno and pending.slot[1] is not None
             if is_slot:
                 assert pending.slot is not None
@@ -404,9 +225,9 @@ class SupplierOracle:
             self._note_past(site, written)
             site.take(seqno, written)
             self._learn(site, written)
-        self._check_vector(site)
-        assert region.content is not None
-        site.check_rows()
+        fold.follow(site.frames)
+        self._check_vector(site, fold)
+        fold.check_rows()
 
     def _note_past(self, site: Site, written: SupplierTransaction) -> None:
         """What its writer had. Its own region may have it later than others, who read its journal."""
@@ -454,15 +275,15 @@ class SupplierOracle:
         if written.by and list(written.changes) != list(self.submitted[written.by]):
             raise ViolationError("I1 content", f"{self.submitted[written.by]} were written, and {written} stands there")
 
-    def _check_vector(self, site: Site) -> None:
-        for row in site.region.scr.values():
+    def _check_vector(self, site: Site, fold: Fold) -> None:
+        for row in fold.region.scr.values():
             if row.partition != PARTITION_STREAM or self.writers.get(row.origin) == site.name:
                 continue
-            if site.places.get(row.origin) != (row.origin_seqno, row.chain):
+            if fold.places.get(row.origin) != (row.origin_seqno, row.chain):
                 raise ViolationError(
                     "vector",
                     f"{site.name} says that it has {row.origin_seqno} of {self.writers[row.origin]}, and has "
-                    f"{site.places.get(row.origin)}",
+                    f"{fold.places.get(row.origin)}",
                 )
 
     # What is told.
@@ -556,8 +377,9 @@ class SupplierOracle:
         if lost:
             raise ViolationError("I3 lost", f"{sorted(lost)} were acknowledged by {name} and are gone")
         self.check_failed(site.name, site.has)
-        site.check_lost()
-        site.check_gave_way(is_first=name not in self.were_turned_back, has_waited=name in self.have_joined)
+        for fold in site.folds:
+            fold.check_lost()
+            fold.check_gave_way(is_first=name not in self.were_turned_back, has_waited=name in self.have_joined)
         for origin, number in site.reported.items():
             if site.places.get(origin, (0, 0))[0] < number:
                 raise ViolationError("I4 honest", f"{number} of {self.writers[origin]} was reported, and is gone")
@@ -580,23 +402,20 @@ class SupplierOracle:
         """These have everything: it is the same, and what was lost by it is kept once on each where it was merged."""
         first, *others = (self.sites[name] for name in names)
         for site in (first, *others):
-            site.check_lost()
+            for fold in site.folds:
+                fold.check_lost()
         if missing := self.comes_back - first.has.keys():
             raise ViolationError("I3 lost", f"{sorted(missing)} did not come back")
-        for site in self.sites.values():
-            assert site.region.content is not None
-            if site.name in names and site.region.content.rows != site.rows:
-                raise ViolationError("I7 alike", _difference(site, site.region.content.rows))
-        for site in others:
-            assert first.region.content is not None
-            assert site.region.content is not None
-            if site.region.content.rows != first.region.content.rows:
-                raise ViolationError("I7 alike", _difference(site, first.region.content.rows))
+        for site in (first, *others):
+            for fold, expected in zip(site.folds, first.folds, strict=True):
+                for rows in (fold.content.rows, expected.content.rows):
+                    if rows != fold.rows:
+                        raise ViolationError("I7 alike", fold.difference(rows))
 
     def have_alike(self, names: Collection[str]) -> bool:
-        """Whether these have the same transactions."""
+        """Whether these have the same transactions, in all of their regions."""
         first, *others = (self.sites[name].begun for name in names)
-        return all(site == first for site in others)
+        return all(site == first for site in others) and all(self.sites[name].is_whole for name in names)
 
     def told_places(self) -> str:
         """How far each is."""
@@ -607,12 +426,15 @@ class SupplierOracle:
         return "; ".join(told)
 
 
-def _difference(site: Site, rows: Mapping[str, Mapping[Any, Image]]) -> str:
-    """What rows are others than they should be."""
-    wrong = [
-        f"{table} {key}: {rows[table].get(key)}, not {site.rows[table].get(key)}"
-        for table in rows
-        for key in sorted({*rows[table], *site.rows.get(table, {})})
-        if rows[table].get(key) != site.rows.get(table, {}).get(key)
-    ]
-    return f"{site.name}: {'; '.join(wrong[:4])}"
+def _first_places(regions: Mapping[str, Sequence[Region]]) -> Places:
+    rows = (row for its_own in regions.values() for region in its_own for row in region.scr.values())
+    return {row.origin: (row.origin_seqno, row.chain) for row in rows if row.partition == PARTITION_STREAM}
+
+
+def _begin_of(regions: Sequence[Region], places: Places) -> Begin:
+    """What is in these before anything happens: all that their journal has."""
+    seqno, folds = max(region.seqno for region in regions), list[FoldBegin]()
+    for region in regions:
+        assert region.content is not None
+        folds.append(FoldBegin(seqno, {table: dict(rows) for table, rows in region.content.rows.items()}))
+    return Begin(seqno, tuple(folds), dict(places))

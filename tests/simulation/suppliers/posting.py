@@ -43,7 +43,6 @@ from replicate.transfer.packet.supplier_rows import joined, vector_of
 from replicate.transfer.packet.suppliers import SuppliersView, look_at_suppliers
 from tests.simulation.host import Host, SimulatedInstance
 from tests.simulation.oracle import ViolationError
-from tests.simulation.suppliers import template
 from tests.simulation.suppliers.climate import SupplierClimate
 from tests.simulation.suppliers.world import SupplierWorld
 from tests.simulation.template import NAMES, NETWORK, rewrite_file, uuid_of
@@ -107,10 +106,10 @@ class PostWorld(SupplierWorld):
         names = self.climate.names
         for host in self.hosts:
             others = [one for one in names if one != host.name]
-            rewrite_file(host.disk, host.name, template.instance_file(host.name, others))
+            rewrite_file(host.disk, host.name, self.instance_file(host.name, others))
             self.kernel.at(self.dice.random(), lambda host=host: self._something(host))
         chains = dict(self.oracle.sites[names[0]].places)  # which goes on
-        known = EpochRow(Position(self.hosts[0].regions[0].seqno, vector_of(chains), chains), 1)
+        known = EpochRow(Position(self.oracle.sites[names[0]].seqno, vector_of(chains), chains), 1)
         self.epochs = {name: Epochs() for name in names}
         for name in names:
             for other in names:

@@ -1,4 +1,5 @@
-"""Several suppliers as every world finds them: all level, each with a table of its own, and one that all write.
+"""Several suppliers as every world finds them: all level, each with a table of its own, and one that all write; or in
+each of two regions such tables, of the same names.
 
 The first one makes the tables, gives each of the others its own, and has them share the last; the others have what it
 has, as after a seed. Made once for each number of suppliers, by the product's own code: journal, records of who writes.
@@ -21,7 +22,7 @@ from replicate.model.writers import REST
 from replicate.region.protocol import CapturedChanges
 from replicate.roles.partition_writers import held_session, say
 from tests.simulation.content import UNIQUE, Content
-from tests.simulation.host import DIRECTORIES, entry_of
+from tests.simulation.host import DIRECTORIES, REGIONS, entry_of
 from tests.simulation.regions import Region
 from tests.simulation.template import (
     NAMES,
@@ -46,26 +47,26 @@ def partition_of(name: str) -> int:
     return SHARED_PARTITION + 1 + NAMES.index(name)
 
 
-def table_of(name: str) -> TableDefinition:
-    """The table that only that supplier writes: identity, transaction, anything."""
+def table_of(name: str, region: str = "main") -> TableDefinition:
+    """The table of a region that only that supplier writes: identity, transaction, anything."""
     columns = tuple(Column(one, "ANY", False, "BINARY") for one in ("id", "by", "body"))
-    return TableDefinition("main", partition_of(name), "main", f"of_{name}", 1, columns, (0,), False, False, True)
+    return TableDefinition(region, partition_of(name), "main", f"of_{name}", 1, columns, (0,), False, False, True)
 
 
-def shared_table() -> TableDefinition:
-    """The table that all write: a key and three values, of which the last two stand together (merging.py)."""
+def shared_table(region: str = "main") -> TableDefinition:
+    """The table of a region that all write: a key and three values; the last two stand together (merging.py)."""
     columns = tuple(Column(one, "ANY", False, "BINARY") for one in ("key", "one", "two", "three"))
-    return TableDefinition("main", SHARED_PARTITION, "main", "shared", 1, columns, (0,), False, False, True)
+    return TableDefinition(region, SHARED_PARTITION, "main", "shared", 1, columns, (0,), False, False, True)
 
 
-def named_table() -> TableDefinition:
-    """The other table that all write: a key, a name that no two rows have, and who wrote it."""
+def named_table(region: str = "main") -> TableDefinition:
+    """The other table of a region that all write: a key, a name that no two rows have, and who wrote it."""
     columns = tuple(Column(one, "ANY", False, "BINARY") for one in ("key", "name", "by"))
-    return TableDefinition("main", SHARED_PARTITION, "main", "named", 1, columns, (0,), False, False, True)
+    return TableDefinition(region, SHARED_PARTITION, "main", "named", 1, columns, (0,), False, False, True)
 
 
-def instance_file(name: str, peers: Sequence[str]) -> bytes:
-    """Of a supplier that sends to those peers."""
+def instance_file(name: str, peers: Sequence[str], regions: int = 1) -> bytes:
+    """Of a supplier with so many regions that sends to those peers."""
     content = InstanceFile(
         network=NETWORK,
         uuid=uuid_of(name),
@@ -74,9 +75,9 @@ def instance_file(name: str, peers: Sequence[str]) -> bytes:
         role="primary",
         created_wall_ns=1,
         journal_inode=f"7:{2 + 1 + DIRECTORIES.index('journal')}",
-        regions=(entry_of(name, 0),),
+        regions=tuple(entry_of(name, number) for number in range(regions)),
         peers=tuple(PeerEntry(peer, address_of(peer), 7430) for peer in peers),
-        next_region_id=1,
+        next_region_id=regions,
         home=f"/{name}",
         is_supplier=True,
     )
@@ -85,26 +86,27 @@ def instance_file(name: str, peers: Sequence[str]) -> bytes:
 
 def fill(
     names: Sequence[str],
-    regions: Sequence[Region],
+    regions: Sequence[Sequence[Region]],
     calls: Sequence[Call],
     *,
     is_shared: bool,
     others: Sequence[str] = (),
 ) -> None:
-    """First transactions at the first one, and the seeds. `calls`: as a process of each host. `others`: suppliers that
-    are yet to come, whose tables are there."""
+    """First transactions at the first one, and the seeds. `regions`, `calls`: each host's, and as a process of it.
+    `others`: suppliers that are yet to come, whose tables are there."""
     found: list[JournalEnd] = []
 
     def write() -> None:
         door = open_door(replicate.instance.instance.Instance.open(f"/{names[0]}"))
-        session = RegionSession(door, "main", adding=True)
-        tables = [
-            *(table_of(name) for name in (*names, *others)),
-            *([shared_table(), named_table()] if is_shared else []),
-        ]
-        for table in tables:
-            _define(session, table, uuid_of(names[0]))
-        session.close()
+        for region in REGIONS[: len(regions[0])]:
+            session = RegionSession(door, region, adding=True)
+            tables = [
+                *(table_of(name, region) for name in (*names, *others)),
+                *([shared_table(region), named_table(region)] if is_shared else []),
+            ]
+            for table in tables:
+                _define(session, table, uuid_of(names[0]))
+            session.close()
         for name in names[1:]:
             _say(door, partition_of(name), [WRITTEN, uuid_of(name)])
         if is_shared:
@@ -116,13 +118,14 @@ def fill(
     calls[0](write)
     (there,) = found
     last_seqno = there.position.last_seqno
-    for name, region, call in zip(names[1:], regions[1:], calls[1:], strict=True):
+    for name, its_own, call in zip(names[1:], regions[1:], calls[1:], strict=True):
         call(partial(begin_seeded, f"/{name}", there))
-        seed_content(regions[0], region, there)
-        if is_shared:
-            assert region.content is not None
-            region.content.absorbed = last_seqno
-        region.slots = {last_seqno % region.ring_slots: (last_seqno, None)}
+        for first, region in zip(regions[0], its_own, strict=True):
+            seed_content(first, region, there)
+            if is_shared:
+                assert region.content is not None
+                region.content.absorbed = last_seqno
+            region.slots = {last_seqno % region.ring_slots: (last_seqno, None)}
 
 
 def _define(session: RegionSession, table: TableDefinition, writer: bytes) -> None:
@@ -132,7 +135,7 @@ def _define(session: RegionSession, table: TableDefinition, writer: bytes) -> No
     content: Content = session.connection.working()
     if not content.writers.by:
         content.told_of_writers(REST, [WRITTEN, writer], 1)
-        pieces.append(change(Op.REGION, REST, "main", [WRITTEN, writer]))
+        pieces.append(change(Op.REGION, REST, table.region, [WRITTEN, writer]))
     for number in range(1, ROWS + 1):
         image: list[Any] = [number, *[0] * (len(table.columns) - 1)]
         if table.table in UNIQUE:

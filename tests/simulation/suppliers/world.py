@@ -3,6 +3,7 @@
     SupplierWorld(seed, "safety").run()     any fault at any time; at the end all hosts lose power, and are judged
     SupplierWorld(seed, "liveness").run()   the faults end; within LEVEL_WITHIN_S all have the same
 
+In worlds whose seed ends with 1 or 5 each has two regions, and transactions change one of them or both.
 What every world has is in ../base.py. Guarantees: as there.
 Leaves to others: how many worlds there are (../campaign.py), what is planted (plants.py).
 """
@@ -10,7 +11,7 @@ Leaves to others: how many worlds there are (../campaign.py), what is planted (p
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -38,8 +39,11 @@ LOST: Final = "JOURNAL_MISSING"
 DISK_FAULTS: Final = frozenset({"sync_fails", "write_fails", "commit_fails", "full", "short"})
 """Where a Receiver Server recovers a journal and cannot, it says so to its source by a code of its own."""
 
-_templates: dict[tuple[int, bool, int], list[Made]] = {}
-"""By the number of suppliers, whether they share a table, and how many are yet to come."""
+WITH_TWO_REGIONS: Final = (1, 5)
+"""Last digits of seeds."""
+
+_templates: dict[tuple[int, bool, int, int], list[Made]] = {}
+"""By the number of suppliers, whether they share a table, how many are yet to come, and the number of regions."""
 
 
 @dataclass
@@ -47,7 +51,7 @@ class Backup:
     """Of a host at some moment. `frames`: what its journal had; `pasts`: what was known of all transactions."""
 
     disk: Disk
-    region: Any
+    regions: list[Any]
     frames: dict[int, SupplierTransaction]
     pasts: Pasts
     is_wanted: bool = False
@@ -62,6 +66,10 @@ class SupplierWorld(BaseWorld):
     oracle_kind: type[SupplierOracle] = SupplierOracle
     joining = 0
     """How many suppliers are yet to come."""
+
+    def __init__(self, seed: int, mode: str, *, recording: bool = False) -> None:
+        super().__init__(seed, mode, recording=recording)
+        self.climate.regions = 2 if seed % 10 in WITH_TWO_REGIONS else 1
 
     @staticmethod
     def dice_name(seed: int, mode: str) -> str:
@@ -81,17 +89,18 @@ class SupplierWorld(BaseWorld):
         """All hosts as the template has them, linked, and nobody running."""
         climate = self.climate
         hosts = []
-        for name, (disk, (region,)) in zip(climate.names, _templates[self._kind], strict=True):
-            host = Host(name, disk.copy(), [region.copy()], self.config_at(name))
+        for name, (disk, regions) in zip(climate.names, _templates[self._kind], strict=True):
+            host = Host(name, disk.copy(), [region.copy() for region in regions], self.config_at(name))
             host.wall_offset_ns = climate.clocks[name] * 1_000_000_000
-            rewrite_file(host.disk, name, template.instance_file(name, peers_of(name, climate.links)))
+            rewrite_file(host.disk, name, self.instance_file(name, peers_of(name, climate.links)))
             hosts.append(host)
         self.hosts = hosts
         self.network.join(hosts)
-        self.oracle = self.oracle_kind({host.name: host.regions[0] for host in hosts})
+        self.oracle = self.oracle_kind({host.name: host.regions for host in hosts})
         self.faults = SiteFaults(self, climate)
         self._plan_losses()
         self.figures[f"worlds of {len(hosts)} in a {climate.shape}"] += 1
+        self.figures["worlds with two regions"] += climate.regions > 1
         self.log("world", climate.names, climate.shape, climate.durabilities, climate.writers_at, climate.weights)
 
     def config_at(self, name: str) -> Config:
@@ -100,8 +109,12 @@ class SupplierWorld(BaseWorld):
         return replace(config, update=replace(config.update, tell_seen_s=self.climate.tell_seen_s))
 
     @property
-    def _kind(self) -> tuple[int, bool, int]:
-        return len(self.climate.names), self.climate.is_shared, self.joining
+    def _kind(self) -> tuple[int, bool, int, int]:
+        return len(self.climate.names), self.climate.is_shared, self.joining, self.climate.regions
+
+    def instance_file(self, name: str, peers: Sequence[str]) -> bytes:
+        """Of a supplier that sends to those peers."""
+        return template.instance_file(name, peers, self.climate.regions)
 
     def _plan_losses(self) -> None:
         """What may become of a site, but for what its machine does."""
@@ -165,7 +178,7 @@ class SupplierWorld(BaseWorld):
         assert self.climate.gone is not None
         gone = self.climate.gone[0]
         known = any(self.oracle.writers[origin] == gone for origin in self.oracle.sites[self._alive()[0].name].places)
-        contents = [host.regions[0].content for host in self._alive()]
+        contents = [region.content for host in self._alive() for region in host.regions]
         return not known or all(one is not None and uuid_of(gone) in one.writers.retired for one in contents)
 
     # One that is restored.
@@ -176,7 +189,7 @@ class SupplierWorld(BaseWorld):
         if host.is_up and not self.is_healed:
             self.log("a backup is made of", host.name)
             frames, pasts = dict(self.oracle.sites[host.name].frames), dict(self.oracle.pasts)
-            self._backup = Backup(host.disk.copy(), host.regions[0]._state(), frames, pasts)
+            self._backup = Backup(host.disk.copy(), [region._state() for region in host.regions], frames, pasts)
 
     def _restore(self) -> None:
         assert self.climate.turned_back is not None
@@ -199,8 +212,9 @@ class SupplierWorld(BaseWorld):
             host.disk = backup.disk
             journal = f"/{host.name}/journal"
             host.disk.directories[journal] = 1 + max(host.disk.directories.values())  # it is another directory
-            host.regions[0]._set(backup.region)
-            host.regions[0].sync()
+            for region, state in zip(host.regions, backup.regions, strict=True):
+                region._set(state)
+                region.sync()
             self.oracle.turned_back(host.name, backup.frames, backup.pasts)
             return
         is_durable = self.climate.durabilities[host.name] == "durable"
@@ -238,13 +252,13 @@ class SupplierWorld(BaseWorld):
         """What the oracle has counted."""
         self.figures["commits"] += len(self.oracle.truth)
         self.figures["applied"] += self.oracle.applied
-        for site in self.oracle.sites.values():
-            assert site.region.content is not None
-            merges = site.region.content.merges
+        self.figures["taken back beyond a hole"] += self.oracle.taken_back
+        for fold in (fold for site in self.oracle.sites.values() for fold in site.folds):
+            merges = fold.content.merges
             gave_way = sum(one.merged.lost.what == "unique" for one in merges)
             self.figures["values lost in merges"] += len(merges) - gave_way
             self.figures["rows that gave way"] += gave_way
-            self.figures["commits after which rows waited"] += site.waited
+            self.figures["commits after which rows waited"] += fold.waited
 
     def make_template(self) -> None:
         """For so many suppliers, with and without what all write."""
@@ -252,14 +266,19 @@ class SupplierWorld(BaseWorld):
             _templates[self._kind] = _made(*self._kind)
 
 
-def _made(count: int, is_shared: bool, joining: int) -> list[Made]:
+def _made(count: int, is_shared: bool, joining: int, regions: int) -> list[Made]:
     names, others = NAMES[:count], NAMES[count : count + joining]
     config = config_of(random.Random(1), "durable")
     hosts = [
-        Host(name, new_disk(name, template.instance_file(name, ())), [Region(RING_SLOTS, content=Content())], config)
+        Host(name, new_disk(name, template.instance_file(name, (), regions)), new_regions(regions), config)
         for name in names
     ]
-    regions = [host.regions[0] for host in hosts]
+    every = [host.regions for host in hosts]
     return made(
-        SupplierWorld(0, "safety"), hosts, partial(template.fill, names, regions, is_shared=is_shared, others=others)
+        SupplierWorld(0, "safety"), hosts, partial(template.fill, names, every, is_shared=is_shared, others=others)
     )
+
+
+def new_regions(count: int) -> list[Region]:
+    """Of a supplier, with nothing in them."""
+    return [Region(RING_SLOTS, number, content=Content()) for number in range(count)]
