@@ -32,7 +32,7 @@ from replicate.model.transaction import Resolved, RowChange, Seen, TableDefiniti
 from replicate.model.vector import Origin
 from replicate.pool import control as word
 from replicate.region.sqlite.row_stamps import read_merged
-from tests.faults.supplier_writer import COUNTED, ORDINALS, SHARED, Acknowledged
+from tests.faults.supplier_writer import COUNTED, ORDINALS, Acknowledged
 from tests.harness.command_line import in_environment
 from tests.harness.merge_oracle import Change, Event, Value, folded, to_keep
 from tests.harness.supplier_street import NAMES, SupplierStreet, reading
@@ -70,7 +70,7 @@ def judge(street: SupplierStreet, told: Mapping[tuple[str, int], Acknowledged], 
         return
     figures["suppliers: transactions judged"] += len(found)
     _judge_shared(street, found, tables, told, figures)
-    kept = set().union(*(kept_at(street.path_of(name)) for name in NAMES))
+    kept = set().union(*(kept_at(street.paths_of(name)) for name in NAMES))
     _note(figures, UNRECORDED, [f"nobody has kept {one}, of a row that gave way" for one in removed if one not in kept])
 
 
@@ -98,7 +98,7 @@ def _judge_shared(
         _note(figures, LOST, [f"no journal has {value} in {table}, of {writer} of {site}" for table, value in gone])
     wanted = folded(found)
     for name in NAMES:
-        for table in SHARED:
+        for table in sorted(ORDINALS.keys() & tables[name].keys()):
             shown = {(table, row[0]): tuple(row) for row in tables[name][table]}
             expected = {row: image for row, image in wanted.items() if row[0] == table}
             wrong = [row for row in {*shown, *expected} if shown.get(row) != expected.get(row)]
@@ -107,21 +107,22 @@ def _judge_shared(
     needed = [one for one in to_keep(found) if one[1] in ORDINALS.get(one[0][0], ()) and one[2] is not None]
     figures["suppliers: values lost in merges"] += len(needed)
     for name in NAMES:
-        kept = kept_at(street.path_of(name))
+        kept = kept_at(street.paths_of(name))
         figures["suppliers: conflicts kept"] += len(kept)
         missing = [one for one in needed if one not in kept]
         _note(figures, UNRECORDED, [f"{name} has not kept {value} of {row}" for row, _, value in missing])
 
 
-def kept_at(path: Path) -> set[tuple[Any, int, Any]]:
-    """Of each merge at a site the values that were lost: row, ordinal, value."""
+def kept_at(paths: Sequence[Path]) -> set[tuple[Any, int, Any]]:
+    """Of each merge at a site, whose databases these are, the values that were lost: row, ordinal, value."""
     found = set()
-    with reading(path) as connection:
-        for one in read_merged(connection):
-            merged, lost = one.merged, one.merged.lost
-            key = merged.key[0]
-            ordinals = range(len(lost.values)) if lost.what in ("unique", "delete") else lost.ordinals
-            found |= {((merged.table, key), ordinal, lost.values[ordinal]) for ordinal in ordinals}
+    for path in paths:
+        with reading(path) as connection:
+            for one in read_merged(connection):
+                merged, lost = one.merged, one.merged.lost
+                key = merged.key[0]
+                ordinals = range(len(lost.values)) if lost.what in ("unique", "delete") else lost.ordinals
+                found |= {((merged.table, key), ordinal, lost.values[ordinal]) for ordinal in ordinals}
     return found
 
 
@@ -233,7 +234,7 @@ def _events(
 def _made(change: RowChange, tables: Mapping[int, TableDefinition]) -> Iterator[Change]:
     """A change of a key is two: a row goes, and one comes."""
     definition = tables[change.table_id]
-    if definition.table not in SHARED:
+    if definition.table not in ORDINALS:
         return
     before, after = change.before, change.after
     is_moved = before is not None and after is not None and not same_value(before[0], after[0])

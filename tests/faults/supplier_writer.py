@@ -28,7 +28,13 @@ SCHEMA: Final = (
 SHARED: Final = ("named", "shared")
 COUNTED: Final = "counted"
 SUM: Final = "counted.n"
-ORDINALS: Final = {"named": (1, 2), "shared": (2, 3)}
+APART: Final = (
+    "CREATE TABLE goods (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, n, m);"
+    "CREATE TABLE parts (id TEXT PRIMARY KEY, n, m);"
+)
+"""Of a second region, stock, where there is one: as those two."""
+SHARED_APART: Final = ("goods", "parts")
+ORDINALS: Final = {"named": (1, 2), "shared": (2, 3), "goods": (2, 3), "parts": (1, 2)}
 """Of the columns whose values are written once: n and m."""
 
 PROGRAM: Final = """
@@ -39,11 +45,21 @@ path, site, writer, file, seed, width, pause_s = sys.argv[1:8]
 dice = random.Random(seed)
 told = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 connection, number = None, 0
+with open(os.path.join(path, "instance.json"), encoding="utf-8") as described:
+    attached = [one["name"] for one in json.load(described)["regions"] if one["name"] == "stock"]
 print("ready", flush=True)
 
 
+def connected():
+    made = replicate.connect(path, timeout=60)
+    for region in attached:
+        made.attach(region)
+    return made
+
+
 def statement(at):
-    table, key = dice.choice([("shared", at), ("named", f"k{at}")])
+    apart = [("goods", at), ("parts", f"k{at}")] if attached else []
+    table, key = dice.choice([("shared", at), ("named", f"k{at}"), *apart])
     n, m = (f"{site}{writer}-{number}-{at}{column}" for column in "nm")
     name = f"name {dice.randrange(12)}"
     kind = dice.randrange(8)
@@ -53,22 +69,22 @@ def statement(at):
         return table, f"UPDATE {table} SET m = ? WHERE id = ?", (m, key), (m,)
     if kind == 4:
         return table, f"DELETE FROM {table} WHERE id = ?", (key,), ()
-    if table == "named":
+    if table in ("named", "parts"):
         if kind == 5:
-            return table, "UPDATE OR IGNORE named SET id = ? WHERE id = ?", (f"k{dice.randint(1, 8)}", key), ()
-        return table, "INSERT OR IGNORE INTO named VALUES (?, ?, ?)", (key, n, m), (n, m)
+            return table, f"UPDATE OR IGNORE {table} SET id = ? WHERE id = ?", (f"k{dice.randint(1, 8)}", key), ()
+        return table, f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?)", (key, n, m), (n, m)
     if kind == 5:
-        return table, "UPDATE OR IGNORE shared SET name = ? WHERE id = ?", (name, key), ()
+        return table, f"UPDATE OR IGNORE {table} SET name = ? WHERE id = ?", (name, key), ()
     if kind == 6 and at < 3:
-        return table, "INSERT INTO shared (n) VALUES (?)", (n,), (n,)
-    return table, "INSERT OR IGNORE INTO shared VALUES (?, ?, ?, ?)", (key, name, n, m), (n, m)
+        return table, f"INSERT INTO {table} (n) VALUES (?)", (n,), (n,)
+    return table, f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?)", (key, name, n, m), (n, m)
 
 
 while True:
     number += 1
     values = []
     try:
-        connection = connection or replicate.connect(path, timeout=60)
+        connection = connection or connected()
         counter, added = f"c{dice.randint(1, 3)}", dice.choice([0, dice.randint(-9, 9)])
         own = int(writer), number, "x" * int(width), counter, added
         connection.execute(f"INSERT INTO t{site} VALUES (?, ?, ?, ?, ?)", own)

@@ -37,7 +37,17 @@ from tests.faults.part import parser, run_part
 from tests.faults.report import merge
 from tests.faults.supplier_island import ISLAND_LEAST, island_settings, live_island
 from tests.faults.supplier_judge import DIVERGED, JUDGED_ZERO, NOT_LEVEL, STOPPED, judge
-from tests.faults.supplier_writer import COUNTED, PROGRAM, SCHEMA, SHARED, SUM, Acknowledged, read_told
+from tests.faults.supplier_writer import (
+    APART,
+    COUNTED,
+    PROGRAM,
+    SCHEMA,
+    SHARED,
+    SHARED_APART,
+    SUM,
+    Acknowledged,
+    read_told,
+)
 from tests.harness.street import state_of
 from tests.harness.supplier_street import MESH, NAMES, STAR, SupplierStreet
 from tests.harness.waiting import PATIENCE_S, wait_until
@@ -450,9 +460,11 @@ def suppliers(
     ways: Mapping[str, Sequence[str]] | None = None,
     cap_bytes: int = CAP,
     silent_s: float = SILENT_S,
+    have_stock: bool = False,
 ) -> Iterator[Three]:
     """Three that run and share tables. `keeps`: their journals hold all. `ways`: who sends to whom. `silent_s`: after
-    how long one is named that tells nothing."""
+    how long one is named that tells nothing. `have_stock`: each has a second region, and tables that all write are
+    there, too."""
     durability = dice.choice(["durable", "interval"])
     settings = SETTINGS.format(
         durability=durability,
@@ -463,6 +475,9 @@ def suppliers(
     )
     street = FaultyStreet(directory, settings=settings, schema=SCHEMA)
     street.ways = dice.choice([STAR, MESH]) if ways is None else ways
+    if have_stock:
+        street.apart = APART
+        street.shared = (*street.shared, *(f"stock.{table}" for table in SHARED_APART))
     try:
         street.build()
         street.share()
@@ -477,7 +492,8 @@ def episode(number: int, seed: int, rounds: Sequence[str], figures: Counter[str]
     keeps = number % 3 != 2
     begun = ""
     with tempfile.TemporaryDirectory(prefix="replicate-suppliers-", ignore_cleanup_errors=True) as directory:
-        with suppliers(Path(directory), dice, keeps=keeps) as three:
+        with suppliers(Path(directory), dice, keeps=keeps, have_stock=bool(number % 2)) as three:
+            three.figures["supplier episodes with two regions"] += number % 2
             try:
                 for name in rounds:
                     if (keeps or name not in NEEDS_ALL) and not (begun and time.monotonic() > until_s):

@@ -28,8 +28,8 @@ connection.close()
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
-    """One for all tests, which leave it at rest: but for the last one."""
-    with suppliers(tmp_path_factory.mktemp("three"), random.Random(1), ways=MESH) as made:
+    """One for all tests, which leave it at rest: but for the last one. It has two regions."""
+    with suppliers(tmp_path_factory.mktemp("three"), random.Random(1), ways=MESH, have_stock=True) as made:
         made.load, made.backlog, made.cut_s = BRIEF["load"], BRIEF["backlog"], BRIEF["cut_s"]
         yield made
 
@@ -55,9 +55,10 @@ def test_each_figure_finds_what_is_planted(three: Three) -> None:
     lived(three)
     assert three.figures["suppliers: transactions judged"] > 100
     assert three.figures["suppliers: values lost in merges"] > 0
-    c = three.street.path_of("c")
+    c, stock = three.street.paths_of("c")
     by_hand(c, "UPDATE ta SET v = 'by hand' WHERE number = 1 AND writer = (SELECT min(writer) FROM ta)")
     by_hand(c, "INSERT INTO named VALUES ('k99', 'n', 'm')", "UPDATE counted SET n = n + 1 WHERE id = 'c1'")
+    by_hand(stock, "INSERT INTO parts VALUES ('k99', 'n', 'm')")
     with reading(c) as connection:
         kept = list(connection.execute("SELECT id, seqno, state, hex(facts) FROM _replicate_conflict"))
     by_hand(c, "DELETE FROM _replicate_conflict")
@@ -65,10 +66,12 @@ def test_each_figure_finds_what_is_planted(three: Three) -> None:
     told = {**three.told(), ("b", 999): Acknowledged(2, [("named", "of nobody")], [])}
     judge(three.street, told, figures)
     assert figures[LOST] == 7, "both numbers at each of three, and the value"
-    assert figures[DIVERGED] == 7, "a row and a counter here and there, one more; that and the counter by transactions"
+    text = "a row and a counter here and there; in each region one row more; those and the counter by transactions"
+    assert figures[DIVERGED] == 9, text
     assert figures[UNRECORDED] > 0
     by_hand(c, f"UPDATE ta SET v = '{'x' * 20}' WHERE v = 'by hand'", "DELETE FROM named WHERE id = 'k99'")
     by_hand(c, "UPDATE counted SET n = n - 1 WHERE id = 'c1'")
+    by_hand(stock, "DELETE FROM parts WHERE id = 'k99'")
     put_back = "INSERT INTO _replicate_conflict VALUES ({}, {}, '{}', x'{}')"
     by_hand(c, *(put_back.format(*one) for one in kept))
     figures.clear()

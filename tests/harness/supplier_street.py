@@ -288,7 +288,8 @@ class SupplierStreet(Street):
 
         shutil.copytree(self.by[name], copy, ignore=doors)
         if name == "a":
-            self._move(self.database, copy)
+            for database in self.paths_of(name):
+                self._move(database, copy)
 
     def turn_back(self, name: str, copy: Path) -> None:
         """Its machine has the content of that copy again, in the files that are there, as a snapshot has it."""
@@ -300,7 +301,8 @@ class SupplierStreet(Street):
                 shutil.copy2(file, site / one / file.name)
         shutil.copy2(copy / "instance.json", site / "instance.json")
         if name == "a":
-            self._move(copy / self.database.name, self.database.parent)
+            for database in self.paths_of(name):
+                self._move(copy / database.name, database.parent)
         self.boot(name)
 
     def restore(self, name: str, copy: Path) -> None:
@@ -309,7 +311,8 @@ class SupplierStreet(Street):
         shutil.rmtree(site)
         shutil.copytree(copy, site)
         if name == "a":
-            self._move(copy / self.database.name, self.database.parent)
+            for database in self.paths_of(name):
+                self._move(copy / database.name, database.parent)
         self.boot(name)
 
     @staticmethod
