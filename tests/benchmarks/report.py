@@ -185,8 +185,10 @@ def _partitions(one: Line) -> Row:
 
 
 def _suppliers(one: Line) -> Row:
-    names = {"from_first": "", "from_start": " from the start"}
+    names = {"from_first": "", "from_start": " from the start", "update_cpu_us": " in CPU of the Update Process"}
     beside = [f"{ratio:.2f} × a secondary{names[what]}" for what, ratio in one["ratio_to_secondary"].items()]
+    to_one = one.get("ratio_to_one_region", {})
+    beside += [f"{ratio:.2f} × one region{names[what]}" for what, ratio in to_one.items()]
     if "postgresql" in one:
         theirs = one["postgresql"]["from_start"]
         beside.append(f"{one['ratio_to_postgresql']:.2f} × PostgreSQL with pglogical ({theirs:,.0f})")

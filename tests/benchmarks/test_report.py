@@ -74,6 +74,8 @@ def test_suppliers_beside_a_secondary_and_a_peer() -> None:
     both = "0.20 × a secondary, 0.25 × a secondary from the start"
     assert ratio == f"{both}, 2.50 × PostgreSQL with pglogical (40,000)"
     assert row_of("suppliers", figure, **more)[1] == both
+    two_regions = row_of("suppliers", figure, **more, ratio_to_one_region={"update_cpu_us": 1.25})[1]
+    assert two_regions == f"{both}, 1.25 × one region in CPU of the Update Process"
     one_batch = row_of("suppliers", {**figure, "from_first": 0.0}, case="x", ratio_to_secondary={"from_start": 0.25})
     assert one_batch[1:3] == ["0.25 × a secondary from the start", "90,000 transactions/s"]
 

@@ -125,6 +125,16 @@ def test_suppliers(tmp_path: Path) -> None:
     assert all(line["figure"]["from_start"] > 0 for line in lines)
 
 
+@pytest.mark.long  # four of them
+def test_suppliers_with_two_regions(tmp_path: Path) -> None:
+    more = ("--cases", "one writes", "one table", "--two-regions")
+    lines = lines_of(tmp_path, "suppliers", "--transactions", "1000", "--rounds", "1", *more)
+    assert [line["case"] for line in lines[1:]] == [
+        "one writes", "one writes, two regions", "one table", "one table, two regions",
+    ]  # fmt: skip
+    assert [sorted(line.get("ratio_to_one_region", {}))[-1:] for line in lines[1:]] == [[], ["update_cpu_us"]] * 2
+
+
 @pytest.mark.long
 def test_partitions(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, "partitions", "--transactions", "2000", "--rounds", "1", "--wanted", "half", "nothing")
