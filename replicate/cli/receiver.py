@@ -47,12 +47,12 @@ async def _serve(context: DaemonContext) -> None:
 
 def _start(daemon: daemons.Daemon, settings: dict[str, object], timeout_s: float | None, is_alone: bool) -> None:
     """Start it, then the Update Process if that can be. What is wrong with that one is raised once both were tried."""
-    from replicate.daemon.receiver_and_update import as_it_ran, why_not_start
-
     facts, lines = daemon.started(settings, timeout_s)
     if is_alone:
         emit(facts, lines)
         return
+    from replicate.daemon.receiver_and_update import as_it_ran, why_not_start
+
     try:
         opened = open_instance(LOOKS)
         if opened.role == "primary":
