@@ -6,8 +6,8 @@ Leaves to others: everything else. Imports nothing of ours but errors.py, which 
 
 from __future__ import annotations
 
+import os
 import sys
-from importlib import metadata
 
 from replicate.errors import OtherPackageError
 
@@ -29,5 +29,21 @@ def check_other_package() -> None:
 
 
 def _is_installed() -> bool:
+    if not any(_may_hold_it(place) for place in sys.path):
+        return False
+    from importlib import metadata
+
     # `distribution(name)` finds normalized names; the name must be theirs to the letter.
     return any(found.metadata["Name"].lower() == "replicate" for found in metadata.distributions(name="replicate"))
+
+
+def _may_hold_it(place: str) -> bool:
+    """Told by names alone: to import importlib.metadata takes as long as all else that `replicate --version` does."""
+    try:
+        names = os.listdir(place or ".")
+    except NotADirectoryError:  # an archive
+        return True
+    except OSError:
+        return False
+    infos = (name.lower() for name in names if name.lower().endswith("-info"))
+    return place.lower().endswith(".egg") or any(name.startswith("replicate") for name in infos)
