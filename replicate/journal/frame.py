@@ -86,6 +86,9 @@ RENUMBERED: Final = struct.Struct(
 )
 """What a frame that gets another SEQNO is looked at for, of a head that is there as a whole."""
 
+CHECK: Final = struct.Struct(f">{FIELDS[_NAMES.index('check')].code}")
+SEQNO: Final = struct.Struct(f">{FIELDS[_NAMES.index('seqno')].code}")
+"""These numbers alone, without their markers, at the offsets that follow."""
 CHECK_OFFSET: Final = _only("check").size - _BYTES["I"]
 SEQNO_OFFSET: Final = _only("seqno").size - _BYTES["Q"]
 """Where in a frame the bytes of these two begin."""
@@ -108,6 +111,14 @@ NUMPY_FIELDS: Final = tuple(
 )
 """HEAD as numpy has it."""
 MARKERS: Final = {f"{field.name}_marker": field.marker for field in FIELDS if field.marker is not None}
+_PLACE: Final = struct.Struct(f">{_codes(FIELDS[_FIRST_OF_ORIGIN : _NAMES.index('csn')])}")
+
+
+def place_bytes(origin: int, origin_seqno: int) -> bytes:
+    """ORIGIN and ORIGIN_SEQNO with their markers, as they stand in a frame."""
+    return _PLACE.pack(MARKERS["origin_marker"], origin, MARKERS["origin_seqno_marker"], origin_seqno)
+
+
 PLAUSIBLE: Final = re.compile(
     b"(?=%b)"
     % b"".join(

@@ -18,12 +18,15 @@ from crc32c import crc32c
 
 from replicate.errors import DivergedError, GapError
 from replicate.journal.frame import (
+    CHECK,
     CHECK_OFFSET,
     FRAME_HEAD_BYTES,
     FRAME_PREFIX_BYTES,
     OF_ORIGIN,
     RENUMBERED,
+    SEQNO,
     SEQNO_OFFSET,
+    place_bytes,
 )
 from replicate.journal.record import frame_damaged, pack_elements
 from replicate.model.transaction import Kind
@@ -35,10 +38,8 @@ NOTHING: Final = (-1, 0)
 _NULL: Final = int(Kind.NULL)
 _STANDS_FOR: Final = pack_elements(KNOWN_THERE, [])[0]
 """The payload of a NULL record that stands for what its sender takes to be known here."""
-_start_of_origin: Final = struct.Struct(">BIBQ").pack
-"""ORIGIN and ORIGIN_SEQNO with their markers, as they stand in a frame."""
-_put_seqno: Final = struct.Struct(">Q").pack_into
-_put_check: Final = struct.Struct(">I").pack_into
+_put_seqno: Final = SEQNO.pack_into
+_put_check: Final = CHECK.pack_into
 
 
 class Lacking:
@@ -208,7 +209,7 @@ class InOrder:
             return False
         if (origin, origin_seqno) != (self._origin, self._next_origin_seqno):
             return False
-        if count > 1 and data.rfind(_start_of_origin(0xCE, origin, 0xCF, origin_seqno + count - 1)) < 0:
+        if count > 1 and data.rfind(place_bytes(origin, origin_seqno + count - 1)) < 0:
             return False
         if data.rfind(_STANDS_FOR) >= 0:  # in two fifths of the time of `in`
             return False  # or it looks so: each frame is looked at

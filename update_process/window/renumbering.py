@@ -22,18 +22,17 @@ from crc32c import crc32c
 from msgspec.structs import replace
 
 from replicate.errors import JournalDamagedError
-from replicate.journal.frame import CHECK_OFFSET, FRAME_PREFIX_BYTES, SEQNO_OFFSET
+from replicate.journal.frame import CHECK, CHECK_OFFSET, FRAME_PREFIX_BYTES, SEQNO, SEQNO_OFFSET
 from replicate.journal.record import BODY_BYTES_MIN
 from update_process.plan import Window
 
 KEPT_MAX: Final = 16_384
 """Ways in which a check changes: some 2 MiB. More than one window has are seldom of use."""
-_SEQNO_BYTES: Final = 8
-_BETWEEN: Final = slice(CHECK_OFFSET + 4, SEQNO_OFFSET)
+_BETWEEN: Final = slice(CHECK_OFFSET + CHECK.size, SEQNO_OFFSET)
 """COUNT and KIND with their markers, of the first frame."""
-_BEFORE: Final = SEQNO_OFFSET + _SEQNO_BYTES - FRAME_PREFIX_BYTES
+_BEFORE: Final = SEQNO_OFFSET + SEQNO.size - FRAME_PREFIX_BYTES
 """Of a body, up to the end of SEQNO."""
-_put: Final = struct.Struct(f">I{_BETWEEN.stop - _BETWEEN.start}sQ").pack_into
+_put: Final = struct.Struct(f"{CHECK.format}{_BETWEEN.stop - _BETWEEN.start}s{SEQNO.format[-1]}").pack_into
 
 
 class _Ways(dict[tuple[int, int], int]):
@@ -41,7 +40,7 @@ class _Ways(dict[tuple[int, int], int]):
 
     def __missing__(self, key: tuple[int, int]) -> int:
         bits, length = key
-        changed = bits.to_bytes(_SEQNO_BYTES) + bytes(length - _BEFORE)
+        changed = bits.to_bytes(SEQNO.size) + bytes(length - _BEFORE)
         if len(self) >= KEPT_MAX:
             self.clear()
         way = self[key] = crc32c(changed) ^ crc32c(bytes(len(changed)))

@@ -9,6 +9,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -141,3 +142,12 @@ def test_what_is_packed_is_what_msgpack_unpacks(seqno: int, origin: int, csn: in
     assert body == [Kind.TRANSACTION, seqno, 3, chain, origin, 5, csn, 1, 2, 3, "text"]
     assert read_head(data) == Head(length, check, len(body), *body[:7])
     assert len(data) == frame.FRAME_PREFIX_BYTES + length
+
+
+def test_where_an_origin_stands_is_found_in_a_frame_as_it_is_written() -> None:
+    made, _ = pack_frame(Kind.TRANSACTION, 7, 6, 5, 0x1234_5678, 2**40, 9, b"", 0)
+    place = frame.place_bytes(0x1234_5678, 2**40)
+    assert made.count(place) == 1
+    assert made.index(place) == frame.ORIGIN_OFFSET
+    assert frame.SEQNO.unpack_from(made, frame.SEQNO_OFFSET) == (7,)
+    assert frame.CHECK.unpack_from(made, frame.CHECK_OFFSET) == (crc32c(made[frame.FRAME_PREFIX_BYTES :]),)
