@@ -37,7 +37,7 @@ from tests.simulation.plants import planted
 from tests.simulation.replaced import Change
 from tests.simulation.roles import plants as role_plants
 from tests.simulation.roles.world import RoleWorld
-from tests.simulation.suppliers import fence_plants, join_fence_plants, join_plants, post_plants
+from tests.simulation.suppliers import fence_plants, join_fence_plants, join_plants, post_plants, region_plants
 from tests.simulation.suppliers import plants as supplier_plants
 from tests.simulation.suppliers.fencing import FenceWorld
 from tests.simulation.suppliers.island import IslandWorld
@@ -67,13 +67,23 @@ class Kind(NamedTuple):
 
 
 PAIR: Final = Kind("", World, plants.PLANTS, plants.FOUND)
-SUPPLIERS: Final = Kind("suppliers-", SupplierWorld, supplier_plants.PLANTS, supplier_plants.FOUND)
+SUPPLIERS: Final = Kind(
+    "suppliers-",
+    SupplierWorld,
+    {**supplier_plants.PLANTS, **region_plants.PLANTS},
+    {**supplier_plants.FOUND, **region_plants.FOUND},
+)
 ROLES: Final = Kind("roles-", RoleWorld, role_plants.PLANTS, role_plants.FOUND)
 PARTS: Final = Kind("parts-", PartsWorld, part_plants.PLANTS, part_plants.FOUND)
 RELEASING: Final = Kind("releasing-", ReleaseWorld, release_plants.PLANTS, release_plants.FOUND)
 JOINING: Final = Kind("joining-", JoinWorld, join_plants.PLANTS, join_plants.FOUND)
 POSTING: Final = Kind("posting-", PostWorld, post_plants.PLANTS, post_plants.FOUND)
-FENCING: Final = Kind("fencing-", FenceWorld, fence_plants.PLANTS, fence_plants.FOUND)
+FENCING: Final = Kind(
+    "fencing-",
+    FenceWorld,
+    {**fence_plants.PLANTS, **region_plants.FENCE_PLANTS},
+    {**fence_plants.FOUND, **region_plants.FOUND},
+)
 JOINING_FENCED: Final = Kind("joining-fenced-", JoinFenceWorld, join_fence_plants.PLANTS, join_fence_plants.FOUND)
 ISLANDS: Final = Kind("islands-", IslandWorld, {}, {})
 KINDS: Final = (PAIR, SUPPLIERS, JOINING, POSTING, FENCING, JOINING_FENCED, ROLES, PARTS, RELEASING)

@@ -44,6 +44,8 @@ class Climate:
     """Which of BIASES; -1: none."""
     is_source_away: bool = False
     """From the first moment on: nobody syncs what is committed."""
+    is_update_away: bool = False
+    """The same of Update Processes, which sync it on a supplier."""
 
     def __post_init__(self) -> None:
         dice = self.dice

@@ -256,6 +256,12 @@ class SiteFaults(Faults):
     """Where every site has all daemons: lines fail one by one, or all that lead to one site; daemons of one host, or of
     all."""
 
+    def plan(self) -> None:
+        """As there."""
+        if self.climate.is_update_away:
+            self._away("update")
+        super().plan()
+
     def lines(self) -> list[Any]:
         """One, all of one host's, or all."""
         dice, lines = self.dice, list(self.world.network.lines.values())
@@ -280,6 +286,18 @@ class SiteFaults(Faults):
             for process in list(host.processes):
                 if process.name.startswith(kind) and not process.is_dead:
                     world.kill(process)
+
+    def _between(self) -> None:
+        """Who commits in two regions dies after the first one, or his machine does; and perhaps the next one, too."""
+        host = self.dice.choice(self.world.hosts).name
+        for _ in range(self.dice.choice([1, 1, 2])):
+            self._fuses.append(Fuse(BETWEEN, host, self.dice.randrange(1, 8), self.dice.random() < 0.4))
+
+    def _hole(self) -> None:
+        """SQLite has synced what one region has committed, and nothing else has: then power goes."""
+        host = self._host()
+        self.dice.choice(host.regions).sync()
+        self.world.power_loss(host, self._back_after_s())
 
     def _clock(self) -> None:
         host = self._host()

@@ -47,6 +47,22 @@ class SupplierClimate(Climate):
         self.named_share: float = dice.choice([0.0, 0.3, 0.6] if self.turned_back is None else [0.6, 0.9])
         """Of the changes in what all write: those in the table whose names are unique."""
 
+    def have_two_regions(self) -> None:
+        """Each has. In some worlds those die that have committed in one of them; in others what nobody has synced is
+        lost in one, and not in the other one."""
+        self.regions, dice = 2, self.dice
+        lot = dice.random()
+        if lot < 0.7:
+            self.weights = {**self.weights, "between": max(3, sum(self.weights.values()))}
+            self.count = max(self.count, dice.choice([4, 8, 12]))
+        if lot > 0.5:
+            self.weights = {**self.weights, "hole": 20, "power_in_commit": 4, "away": 4}
+            self.count = max(self.count, 5)
+            self.durabilities = {name: dice.choice(["interval", "off", "off"]) for name in self.durabilities}
+            self.is_source_away = self.is_update_away = dice.random() < 0.8
+            self.left_to_write, self.sizes, self.large_share = 2 * self.left_to_write, (8, 40), 0.0
+            self.pace_s = self.ends_s * sum(self.writers_at.values()) / self.left_to_write * dice.choice([0.3, 1.0])
+
     def keep_only(self, names: tuple[str, ...]) -> None:
         """Of those that were drawn these are there."""
         self.names = names

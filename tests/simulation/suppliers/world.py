@@ -69,7 +69,9 @@ class SupplierWorld(BaseWorld):
 
     def __init__(self, seed: int, mode: str, *, recording: bool = False) -> None:
         super().__init__(seed, mode, recording=recording)
-        self.climate.regions = 2 if seed % 10 in WITH_TWO_REGIONS else 1
+        if seed % 10 in WITH_TWO_REGIONS:
+            self.climate.have_two_regions()
+            self.left_to_write = self.climate.left_to_write
 
     @staticmethod
     def dice_name(seed: int, mode: str) -> str:
