@@ -218,19 +218,23 @@ def held_absorbed(door: Door, *, timeout_s: float) -> Iterator[None]:
 
 
 def was_shared(instance: Instance) -> bool:
-    """Whether several suppliers write something there, or have."""
-    entry = instance.regions[0]
-    with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
-        return opened.writers().was_shared
+    """Whether several suppliers write something there, or have. All regions are told; some may be yet to get it."""
+    for entry in instance.regions:
+        with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+            if opened.writers().was_shared:
+                return True
+    return False
 
 
 def writers_and_seen(instance: Instance) -> tuple[Writers, Mapping[int, Told]]:
-    """Which supplier writes what, and of each origin what it has told, as a supplier's regions say it."""
+    """Which supplier writes what, and of each origin what it has told, as a supplier's regions say it. Who writes what
+    was told to all: the one that is furthest has it, where others are yet to get it."""
     with ExitStack() as opened:
         regions = [
             opened.enter_context(closing(KIND.reader(entry.path, region=entry.uuid))) for entry in instance.regions
         ]
-        return regions[0].writers(), told_by_all(region.seen() for region in regions)
+        furthest = max(regions, key=lambda region: region.seqno())
+        return furthest.writers(), told_by_all(region.seen() for region in regions)
 
 
 def shared_tables(definitions: Mapping[int, Any], writers: Writers) -> Callable[[int], bool]:

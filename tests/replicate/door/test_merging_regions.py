@@ -18,11 +18,14 @@ from replicate.admin.regions import add_region
 from replicate.admin.schema_run import run_fenced
 from replicate.compare.compare import compare
 from replicate.dbapi import OperationalError
+from replicate.door.absorb_stamps import held_absorbed, writers_and_seen
 from replicate.door.secondary import ApplySession
+from replicate.door.snapshot import door_of
 from replicate.errors import ConfigurationError, DamagedError, TryAgainError
 from replicate.instance.instance import Instance
 from replicate.limits import PARTITION_STREAM
 from replicate.model.transaction import Op
+from replicate.pool import control as word
 from replicate.region.sqlite.bookkeeping import read_writers
 from replicate.region.sqlite.open import open_region
 from replicate.region.sqlite.own_counters import BLOCK_BITS
@@ -411,3 +414,25 @@ def test_regions_stay_what_they_are(two: Suppliers, tmp_path: Path) -> None:
         add_region(two.by["a"], tmp_path / "more.db", name="more")
     with pytest.raises(ConfigurationError, match="all suppliers have the same regions"):
         release_region(two.by["a"], "stock", timeout_s=1)
+
+
+def share_all(owner: Instance) -> None:
+    """For `kill_at`."""
+    share(owner, "DEFAULT", "b", keys_chosen=True, timeout_s=30)
+
+
+def test_what_one_region_alone_knows_to_be_shared_has_its_stamps_in_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who shares is killed after the append, and an application goes on in the second region, which has it redone."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    made = Suppliers.create(tmp_path, apart=APART)
+    run(made, "a", "INSERT INTO item VALUES ('k', 'lamp', 0)")
+    site = made.by["a"]
+    assert kill_at("append.after_write:2", f"{THIS}:share_all", site.path) == -signal.SIGKILL
+    with closing(connect(site.path, "stock")) as connection:
+        connection.execute("UPDATE item SET n = 1 WHERE id = 'k'")
+        connection.commit()
+    assert writers_and_seen(site)[0].was_shared
+    with door_of(site) as door, held_absorbed(door, timeout_s=30):
+        assert absorbed(made, "a") == [door.words[word.LAST_SEQNO]] * 2
