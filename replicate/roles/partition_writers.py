@@ -346,6 +346,18 @@ def say(door: Door, session: RegionSession, number: int, values: list[object]) -
     return session.commit(CapturedChanges(payload, count, (), bool(changed), None, bool(changed)))
 
 
+def tell_added_regions(door: Door, *, timeout_s: float) -> None:
+    """Have regions that were added while nobody was a supplier say who writes what, as the first one does: a number in
+    a transaction, so that the same call goes on after a kill. What is shared, or gone, roles/supplier.py refuses."""
+    while True:
+        with held_session(door, timeout_s) as session:
+            first, *others = (part.region.writers().by for part in session.parts)
+            lacking = sorted(number for number in first if any(number not in one for one in others))
+            if not lacking:
+                return
+            say(door, session, lacking[0], [WRITTEN, first[lacking[0]]])
+
+
 @contextmanager
 def held_session(door: Door, timeout_s: float) -> Iterator[RegionSession]:
     """A transaction over all regions: each says who writes what, so that a commit there need ask no other."""

@@ -33,7 +33,7 @@ from replicate.region.sqlite.region_state import refuse_changed
 from replicate.region.sqlite.turn_role import begin_as_primary, begin_as_supplier
 from replicate.roles.change_of_role import become_secondary, become_secondary_unread, standing_still
 from replicate.roles.daemons_down import daemons_down
-from replicate.roles.partition_writers import give_number, unmergeable_tables, written
+from replicate.roles.partition_writers import give_number, tell_added_regions, unmergeable_tables, written
 from replicate.roles.retiring import gone_of
 from replicate.system.failpoint import hit
 from replicate.transfer.packet.epochs import Epochs
@@ -80,6 +80,8 @@ def convert(
         seqno = int(door.words[word.LAST_SEQNO])
         if not writers.by:
             give_number(door, REST, instance.content.uuid, timeout_s=timeout_s)
+        elif len(instance.regions) > 1:
+            tell_added_regions(door, timeout_s=timeout_s)
     _know_peers(instance)
     return Converted(instance.name, role, seqno, instance.content.incarnation, not writers.by)
 
@@ -158,6 +160,14 @@ def _check(instance: Instance) -> Writers:
         with closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
             found.append((opened.writers(), opened.absorbed()))
     writers, absorbed = found[0][0], min(absorbed for _, absorbed in found)
+    added = [entry.name for entry, (one, _) in zip(instance.regions, found, strict=True) if writers.by and not one.by]
+    if added and (writers.was_shared or writers.retiring or writers.retired or writers.fences.by):
+        raise ConfigurationError(
+            f"region {added[0]} was added since several suppliers wrote here: it does not know what they share, or who "
+            "is gone",
+            where=str(instance.path),
+            do=f"Give it up: replicate -i {instance.named} region release {added[0]}",
+        )
     if not instance.is_supplier and writers.was_shared and absorbed < make_chain(instance).oldest_seqno() - 1:
         raise ConfigurationError(
             f"{instance.name} does not know who wrote rows that several suppliers write, from before its seed",

@@ -16,6 +16,7 @@ from replicate.cli.common import plain
 from replicate.compare.compare import compare, digest
 from replicate.compare.digest import compare_digests, parse_digest
 from replicate.compare.ruv import ruv_of
+from replicate.dbapi import OperationalError, connect
 from replicate.errors import (
     ConfigurationError,
     DamagedError,
@@ -35,7 +36,8 @@ from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.lost.keep import lost_files
 from replicate.pool.shared_memory import PoolKind, retire
-from replicate.roles.partition_writers import give, written
+from replicate.roles.change_of_role import become_primary
+from replicate.roles.partition_writers import give, share, written
 from replicate.roles.supplier import convert
 from replicate.status.collect import collect
 from replicate.transfer.packet.epochs_file import read_epochs
@@ -366,3 +368,58 @@ def test_a_conversion_that_was_killed_is_finished_by_the_same_call(level: Pair, 
     assert kill_at("", call, level.secondary.path) == 0
     level.secondary.reload()
     assert level.secondary.is_supplier
+
+
+def add_stock(two: Suppliers) -> Instance:
+    """Both give their role up, a becomes primary, and a region is added there."""
+    first = two.by["a"]
+    for name in ("b", "a"):
+        convert(two.by[name], "secondary", timeout_s=30, force=True)
+    become_primary(first)
+    connection = apsw.Connection(str(two.directory / "stock.db"))
+    connection.execute("CREATE TABLE bin (id INTEGER PRIMARY KEY, v)")
+    connection.close()
+    add_region(first, two.directory / "stock.db", name="stock")
+    first.reload()
+    return first
+
+
+def put(instance: Instance) -> None:
+    connection = connect(instance.path, "stock", timeout=60)
+    connection.execute("INSERT INTO bin (v) VALUES (1)")
+    connection.commit()
+    connection.close()
+
+
+def test_a_region_that_was_added_while_nobody_was_a_supplier_knows_who_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could write there: it was written by \"\", who could not give it."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    two = Suppliers.create(tmp_path)
+    first = add_stock(two)
+    convert(first, "supplier", timeout_s=30)
+    before = two.last_seqno("a")
+    convert(first, "supplier", timeout_s=30)
+    assert two.last_seqno("a") == before, "once"
+    put(first)
+    seed(first, two.by["b"], restart=True)
+    two.by["b"].reload()
+    convert(two.by["b"], "supplier", timeout_s=30)
+    with pytest.raises(OperationalError, match="DEFAULT is written by a, not by b"):
+        put(two.by["b"])
+    two.write("b")
+    put(first)
+    two.level()
+    two.assert_converged()
+
+
+def test_a_region_that_was_added_to_what_several_write_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    two = Suppliers.create(tmp_path)
+    share(two.by["b"], "2", "a", keys_chosen=True, timeout_s=30)
+    two.level()
+    with pytest.raises(ConfigurationError, match="region stock was added since several suppliers wrote here"):
+        convert(add_stock(two), "supplier", timeout_s=30)
