@@ -144,8 +144,9 @@ class _End(Struct, frozen=True):
 
 def look(owner: Owner) -> Undelivered:
     """The facts of now. Raises FormatUnknownError (a newer release's journal); any other damage is one of the facts."""
-    end = _end_of(owner)
+    # First what proves how far the journal goes: somebody may be writing.
     regions = [last_seqno_of(entry.path, region=entry.uuid) for entry in owner.regions]
+    end = _end_of(owner)
     committed = max((seqno for seqno in regions if seqno is not None), default=0)
     last_seqno = max(end.readable_seqno, end.standing_seqno, committed)
     damage = end.damage
@@ -169,7 +170,7 @@ def _end_of(owner: Owner) -> _End:
         numbers = chain.first_seqnos()
         if not numbers:
             return _End()
-        oldest = numbers[0]
+        oldest, durable = numbers[0], durable_seqno(chain.directory)
         try:
             last, found = chain.scan_last()
         except FormatUnknownError:
@@ -179,7 +180,7 @@ def _end_of(owner: Owner) -> _End:
         if last.header.adopted:
             return _End(oldest, found.last_seqno)
         # As after a power loss: only what is proved to be missing is called so.
-        ours, durable = owner.role == "primary", durable_seqno(chain.directory)
+        ours = owner.role == "primary"
         verdict = classify_tail(found, last_durable_seqno=durable, power_lost=True, marks_are_ours=ours)
         if not isinstance(verdict, Damaged):
             return _End(oldest, found.last_seqno)

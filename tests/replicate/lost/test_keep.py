@@ -139,6 +139,19 @@ def test_what_a_peer_that_is_removed_lacked_is_said(pair: Pair) -> None:
     assert call("-i", pair.primary.path, "peer", "remove", "west") == "peer west removed\n"
 
 
+def test_what_is_committed_while_it_looks_is_no_damage(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that is written goes on after the end that was found."""
+    scan_last = Chain.scan_last
+
+    def scan(chain: Chain) -> Any:
+        found = scan_last(chain)
+        pair.write(3)
+        return found
+
+    monkeypatch.setattr(Chain, "scan_last", scan)
+    assert look(Owner.of(pair.primary)).damage == ""
+
+
 def test_an_instance_without_a_peer_loses_nothing(pair: Pair) -> None:
     call("-i", pair.primary.path, "peer", "remove", "west")
     assert "plain SQLite again" in release(pair.primary)
