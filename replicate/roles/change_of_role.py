@@ -12,7 +12,7 @@ what was received is applied, and the other site."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
@@ -48,10 +48,12 @@ def become_secondary(
     timeout_s: float = LOCK_TIMEOUT_S,
     successor: Successor | None = None,
     restoring: bool = False,
+    permit: Callable[[], object] = lambda: None,
 ) -> int:
     """Make a primary a secondary; the last number of its journal, which every region holds. Nothing happens when it is
     one already. `successor`: who is made primary instead, which has all up to that number; or who has superseded it.
-    `restoring`: it waits for what it had (restored_primary.py).
+    `restoring`: it waits for what it had (restored_primary.py). `permit`: is asked when nobody commits any more; what
+    it raises leaves all as it is.
 
     Raises BusyError (an application's transaction lasts longer than `timeout_s` seconds), TryAgainError (the journal
     goes beyond what the successor has) and what opening the door, redo and the disk raise: the instance is still
@@ -65,6 +67,7 @@ def become_secondary(
         seqno, rows = _checkpoint(door, timeout_s)
         if successor is not None and not successor.is_fence:
             _check_end(instance, seqno, successor.seqno)
+        permit()
         for entry in instance.regions:
             begin_as_secondary(entry.path, entry.uuid, rows)
             hit("role.region_turned")

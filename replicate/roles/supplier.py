@@ -93,16 +93,25 @@ def _to_secondary(instance: Instance, *, timeout_s: float, dry_run: bool, force:
             where=str(instance.path),
             do=f"To hand its role over: replicate -i {instance.named} switchover",
         )
-    seqno, kept = 0, None
+    seqno = 0
+    kept: Kept | None = None
     if instance.is_supplier and not dry_run:
         again = f"replicate -i {instance.named} instance convert --role secondary --force"
         with daemons_down(instance, CONVERSION, patience_s=timeout_s):
-            kept = keep_lost(instance, cause="instance convert", again=again, force=force)
-            try:
-                seqno = become_secondary(instance, timeout_s=timeout_s)
+
+            def keep() -> Kept | None:
+                nonlocal kept
+                kept = keep_lost(instance, cause="instance convert", again=again, force=force)
+                return kept
+
+            if not force:
+                keep()  # what is refused is refused before anybody stands still
+            try:  # and what an application has committed by then counts, too
+                seqno = become_secondary(instance, timeout_s=timeout_s, permit=keep)
             except (DamagedError, NotFoundError):
                 if not force:
                     raise
+                keep()
                 become_secondary_unread(instance, timeout_s=timeout_s)
             _forget_places(instance)
     return Converted(instance.name, "secondary", seqno, instance.content.incarnation, False, kept=kept)

@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -38,6 +39,7 @@ from replicate.lost.keep import lost_files
 from replicate.pool.shared_memory import PoolKind, retire
 from replicate.roles.change_of_role import become_primary
 from replicate.roles.partition_writers import give, share, written
+from replicate.roles import supplier
 from replicate.roles.supplier import convert
 from replicate.status.collect import collect
 from replicate.transfer.packet.epochs_file import read_epochs
@@ -293,6 +295,30 @@ def test_one_that_cannot_be_read_gets_a_new_copy(
     two.level()
     two.assert_converged()
     assert len(two.rows("a")["tb"]) == 6
+
+
+def test_what_is_committed_as_it_becomes_a_secondary_is_asked_for_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application writes on until the regions stand still: what it is told of then would go with the next seed."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    two = Suppliers.create(tmp_path)
+    b, become_secondary = two.by["b"], supplier.become_secondary
+    b.register_peer("a", "127.0.0.1", 7430)
+    write_consumer(b.consumers_directory, Consumer("a", two.last_seqno("b")))
+
+    def late(*arguments: Any, **named: Any) -> int:
+        two.write("b", size=40)
+        return become_secondary(*arguments, **named)
+
+    monkeypatch.setattr(supplier, "become_secondary", late)
+    with pytest.raises(UndeliveredError, match=r"1 transaction .* is on no peer"):
+        convert(b, "secondary", timeout_s=30)
+    b.reload()
+    assert b.is_supplier
+    kept = convert(b, "secondary", timeout_s=30, force=True).kept
+    assert kept is not None
+    assert (kept.from_seqno, kept.to_seqno) == (two.last_seqno("b") - 1, two.last_seqno("b"))
 
 
 def test_what_only_it_has_is_asked_for_before_a_new_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
