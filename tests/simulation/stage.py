@@ -158,6 +158,7 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         (fcntl, SimpleNamespace(flock=world.os.flock, LOCK_EX=2, LOCK_NB=4, LOCK_SH=1, LOCK_UN=8)),
         (fcntl.flock, world.os.flock),
         (replicate.system.files.read_private, lambda path: world.os.read(path)),
+        (replicate.system.files.open_to_read, lambda path: world.os.fdopen(world.os.open(path, os.O_RDONLY), "rb")),
         (replicate.system.boot.boot_word, lambda: kernel.process.host.boot),
         (replicate.system.os_errors.lacking_descriptors, lambda: None),
         (replicate.system.standard_streams.hold_standard_descriptors, lambda: None),
