@@ -132,7 +132,7 @@ class Three:
 
     def judge(self) -> None:
         told = self.told()
-        self.figures["suppliers: acknowledged"] += sum(one.last for one in told.values())
+        self.figures["suppliers: acknowledged"] = sum(one.last for one in told.values())
         judge(self.street, told, self.figures)
 
     def told(self) -> dict[tuple[str, int], Acknowledged]:

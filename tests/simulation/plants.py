@@ -318,11 +318,12 @@ FOUND: Final[dict[str, tuple[str, int]]] = {
     "fsync retried": ("safety", 68),
     "tail not cut": ("safety", 468),
     "an older number goes with what is taken back": ("safety", 1109),
-    "rows taken back without a sync": ("liveness", 523),
+    "rows taken back without a sync": ("safety", 474),
     "what is durable is taken back when a write fails": ("safety", 269),
     "prunes what the consumer needs": ("liveness", 26),
     "flow control never resumed": ("liveness", 32),
-    "checkpoint records outside of the transaction": ("safety", 53),
+    "checkpoint records outside of the transaction": ("liveness", 146),
+    "a lost ring is not missed": ("liveness", 103),
 }
 """Worlds that find what few others find, to be lived first. With other dice they may not; then all are lived."""
 
