@@ -37,9 +37,9 @@ from replicate.instance.instance import Instance
 from replicate.journal.chain import Chain
 from replicate.lost.keep import lost_files
 from replicate.pool.shared_memory import PoolKind, retire
+from replicate.roles import supplier
 from replicate.roles.change_of_role import become_primary
 from replicate.roles.partition_writers import give, share, written
-from replicate.roles import supplier
 from replicate.roles.supplier import convert
 from replicate.status.collect import collect
 from replicate.transfer.packet.epochs_file import read_epochs
