@@ -347,8 +347,8 @@ class SourceState:
         return await trio.to_thread.run_sync(find_vector, self.instance, peer)
 
     async def refused_own(self, error: ReplicateError) -> None:
-        """A source has refused us: it no longer holds something that we lack. Where that is our own, we were turned
-        back: we take no writes any more, though nobody can bring it."""
+        """A source has refused us: we lack something that it has, or no longer holds. Where that is our own, we were
+        turned back: we take no writes any more, though perhaps nobody can bring it."""
         facts = error.facts.get("peer_facts")
         if self.suppliers is None or not isinstance(facts, dict):
             return
@@ -356,7 +356,7 @@ class SourceState:
         if origin != self.instance.content.origin.key or not isinstance(held_from, int):
             return
         try:
-            if not await trio.to_thread.run_sync(partial(turn_back, self.instance, other_has=held_from)):
+            if not await trio.to_thread.run_sync(partial(turn_back, self.instance, origin=origin, other_has=held_from)):
                 return
         except ReplicateError as error:
             self.log.error("turned back, and cannot stop its writers yet", error=str(error), code=error.code)

@@ -14,11 +14,12 @@ from msgspec.structs import replace
 from replicate.door.door import Door
 from replicate.door.recovery.opening import make_chain
 from replicate.door.restart_view import view_for
-from replicate.door.ruv_view import start_for, vectors_of
+from replicate.door.ruv_view import ViewedVectors, last_csn, start_for, vectors_of
 from replicate.journal.catalogue import catalogue_before
 from replicate.journal.reader import SparseIndex
 from replicate.journal.record import catalogue_payload, pack_frame
 from replicate.model import ruv
+from replicate.model.moment import wall_ns
 from replicate.model.transaction import Catalogue, Kind
 from replicate.model.vector import Origin
 from replicate.roles.restored_supplier import turn_back
@@ -55,7 +56,8 @@ def agree(door: Door, restart: Restart) -> Agreed:
 
 def agree_by_vector(door: Door, restart: Restart, peer: Introduction) -> Agreed:
     """The same for another supplier, which asks for all that its vector does not cover. One that knows more of what we
-    write than we do shows that we were turned back: then we take no writes (roles/restored_supplier.py)."""
+    write than we do shows that we were turned back: then we take no writes (roles/restored_supplier.py). One that we
+    know so is refused: it sees by the numbers whether it is so, before it takes anything of us."""
     viewed = vectors_of(door)
     own = door.instance.content.origin.key
     if own in restart.chains and ruv.lacks(viewed.supplied.end, own, restart.chains[own][0]):
@@ -66,6 +68,13 @@ def agree_by_vector(door: Door, restart: Restart, peer: Introduction) -> Agreed:
         )
     names = {one.origin.key: one.name for one in viewed.catalogue.histories}
     origin = Origin(peer.instance, peer.incarnation).key
+    if (last := _lost_there(door, viewed, restart, origin, peer.wall_ns)) is not None:
+        raise refusal(
+            RefuseCode.WRONG_ROLE,
+            f"{peer.name} was turned back: it has less of its own than {door.instance.name} has of it",
+            origin=origin,
+            held_from=last,
+        )
     decision = ruv.decide(restart.chains, viewed.supplied)
     if not isinstance(decision, ruv.Send | ruv.NothingToSend):
         raise refused(decision, names)
@@ -77,6 +86,18 @@ def agree_by_vector(door: Door, restart: Restart, peer: Introduction) -> Agreed:
         here = catalogue_before(chain, seqno)
     frame = _catalogue_frame(replace(here, histories=viewed.catalogue.histories), seqno)
     return Agreed(seqno, 0, frame, index, here, Unseen(restart.chains, here.chains, origin, names))
+
+
+def _lost_there(door: Door, viewed: ViewedVectors, restart: Restart, origin: int, hello_wall_ns: int) -> int | None:
+    """The number of the peer's last transaction here, where the peer lacks it though it was committed before its hello.
+
+    What it has written since then it may lack in the vector, which it made after that. Its clock tells: a wrong one
+    costs a refusal, and no more, for the peer looks whether it has that number."""
+    last = viewed.end.chains.get(origin, (ruv.NOTHING, 0))[0]
+    if not ruv.lacks(restart.chains, origin, last):
+        return None
+    csn = last_csn(make_chain(door.instance), viewed.end, origin)
+    return last if csn is not None and wall_ns(csn) < hello_wall_ns else None
 
 
 def _catalogue_frame(catalogue: Catalogue, seqno: int) -> bytes:

@@ -8,6 +8,8 @@ the disk.
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from msgspec import Struct
 
 from replicate.door.door import Door
@@ -17,7 +19,7 @@ from replicate.journal.frame import FRAME_PREFIX_BYTES, OF_ORIGIN
 from replicate.journal.reader import ChainReader, LargeTransaction, SparseIndex
 from replicate.journal.record import read_head
 from replicate.limits import BATCH_BYTES_MAX
-from replicate.model.ruv import Supplied, covers, lacks
+from replicate.model.ruv import NOTHING, Supplied, covers, lacks
 from replicate.model.transaction import Catalogue
 from replicate.model.vector import Chains, Position
 
@@ -71,6 +73,20 @@ def start_for(
     finally:
         reader.close()
     return last_seqno + 1
+
+
+def last_csn(chain: Chain, end: Position, origin: int) -> int | None:
+    """The csn of the last transaction of that origin in the journal, which ends so; None where the journal begins after
+    it, or never had one. Raises what reading raises."""
+    last, hash_there = end.chains.get(origin, (NOTHING, 0))
+    seqno = start_for(chain, {**end.chains, origin: (last - 1, hash_there)}, end.last_seqno)
+    if last == NOTHING or seqno > end.last_seqno:
+        return None
+    with closing(ChainReader(chain, seqno)) as reader:
+        found = reader.read(1, seqno)
+    if found is None:
+        return None
+    return read_head(found.commit_frame if isinstance(found, LargeTransaction) else found.data).csn
 
 
 def _first_lacking(data: bytes, known: Chains) -> int | None:

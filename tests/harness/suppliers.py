@@ -147,9 +147,9 @@ class Suppliers:
 
     # Carrying.
 
-    def agreed(self, source: str, consumer: str) -> Agreed:
-        """The start of a stream. Raises the refusal."""
-        known = self.vector(consumer)
+    def agreed(self, source: str, consumer: str, *, wall_ns: int = 0, known: Chains | None = None) -> Agreed:
+        """The start of a stream. Raises the refusal. `wall_ns`: of the consumer's hello; `known`: what it had then."""
+        known = self.vector(consumer) if known is None else known
         self.by[consumer].reload()  # recovery may have raised its incarnation
         content = self.by[consumer].content
         who = Introduction(
@@ -162,7 +162,7 @@ class Suppliers:
             FEATURES,
             BATCH_BYTES_MAX,
             15_000,
-            0,
+            wall_ns,
         )
         with door_of(self.by[source]) as door:
             door.sync_to_end()
