@@ -139,7 +139,7 @@ PLANTS: Final[dict[str, Plant]] = {
     ),
     "pool not repaired after a killed writer": Plant(
         "replicate/door/door.py",
-        (("            if words[word.INTENT_SEQNO]:\n                self._mend()\n", ""),),
+        (("            if words[INTENT_SEQNO]:\n                self._mend()\n", ""),),
         ("tests.faults.campaign", "--classes", "writer", "--rounds", "14", "--seed", "3", "--converged-s", "12"),
     ),
 }  # fmt: skip

@@ -39,14 +39,17 @@ import replicate.journal.durable
 import replicate.pool.doorbell
 import replicate.pool.shared_memory
 import replicate.region.kind
+import replicate.roles.retired_supplier
 import replicate.roles.rollback
 import replicate.security.authenticate
+import replicate.status.roles
 import replicate.system.boot
 import replicate.system.failpoint
 import replicate.system.files
 import replicate.system.locks
 import replicate.system.os_errors
 import replicate.system.standard_streams
+import replicate.transfer.packet.epochs_file
 import replicate.transfer.seed.incoming
 import replicate.transfer.seed.request
 import update_process.applier

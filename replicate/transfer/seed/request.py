@@ -121,7 +121,11 @@ def give_up_unreadable(secondary: Instance) -> None:
     applied there, and no seed could come through it. Nothing happens where all regions can be read."""
     try:
         for entry in secondary.regions:
-            with suppress(BusyError), closing(KIND.reader(entry.path, region=entry.uuid)) as opened:
+            with (
+                KIND.naming(str(entry.path)),
+                suppress(BusyError),
+                closing(KIND.reader(entry.path, region=entry.uuid)) as opened,
+            ):
                 opened.checkpoint()
     except (DamagedError, NotFoundError):
         replace_file(secondary.path / SEEDING_MARKER, b"from nobody yet\n")

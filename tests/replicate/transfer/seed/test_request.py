@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 import trio
 
@@ -28,6 +29,7 @@ from replicate.door.recovery.opening import SEEDING_MARKER, is_seeded, make_chai
 from replicate.errors import PeerUnreachableError, ReplicateError, TryAgainError, WrongInstanceError
 from replicate.instance.consumers import Consumer, read_hold, write_consumer
 from replicate.instance.instance import Instance
+from replicate.region.sqlite.open_region import OpenedFile
 from replicate.system import failpoint
 from replicate.transfer.seed import request
 from replicate.transfer.seed.file import good_bytes_of, read_header
@@ -520,3 +522,20 @@ def test_a_receiver_server_that_follows_another_role_is_waited_for(pair: Pair, m
     monkeypatch.setattr(request, "RECEIVER_WAIT_S", 3600.0)
     with pytest.raises(PeerUnreachableError, match="does not run"):
         seed_over_connection(pair.secondary, None, restart=False, told=lambda *_: None)
+
+
+def test_a_disk_that_fails_as_a_region_is_looked_at_is_told_with_its_file(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also as it is closed, where SQLite takes its lock back."""
+    close = OpenedFile.close
+
+    def fails(self: OpenedFile) -> None:
+        close(self)
+        raise apsw.IOError("disk I/O error")
+
+    monkeypatch.setattr(OpenedFile, "close", fails)
+    with pytest.raises(ReplicateError) as failed:
+        request.give_up_unreadable(pair.primary)
+    assert str(pair.primary.regions[0].path) in str(failed.value)
+    assert not (pair.primary.path / SEEDING_MARKER).exists()
