@@ -4,6 +4,7 @@ that is not the one it was begun for. Then the bare command, and what may be pru
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -66,7 +67,7 @@ def primary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     (made.primary.path / "replicate.toml").write_text(f"[journal]\narchive = '{tmp_path / 'archive'}'\n")
     made.primary.unregister_peer("west")
     write_large(made)
-    yield replace(made, primary=Instance.open(made.primary.path))
+    yield dataclasses.replace(made, primary=Instance.open(made.primary.path))
     failpoint.disarm()
 
 
