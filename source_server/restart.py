@@ -63,14 +63,14 @@ def agree_by_vector(door: Door, restart: Restart, peer: Introduction) -> Agreed:
     if own in restart.chains and ruv.lacks(viewed.supplied.end, own, restart.chains[own][0]):
         turn_back(door.instance, origin=own)
         raise refusal(
-            RefuseCode.WRONG_ROLE,
+            RefuseCode.TURNED_BACK,
             f"{door.instance.name} was turned back: it has less of its own than {peer.name} has of it",
         )
     names = {one.origin.key: one.name for one in viewed.catalogue.histories}
     origin = Origin(peer.instance, peer.incarnation).key
     if (last := _lost_there(door, viewed, restart, origin, peer.wall_ns)) is not None:
         raise refusal(
-            RefuseCode.WRONG_ROLE,
+            RefuseCode.TURNED_BACK,
             f"{peer.name} was turned back: it has less of its own than {door.instance.name} has of it",
             origin=origin,
             held_from=last,

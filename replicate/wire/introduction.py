@@ -91,6 +91,11 @@ _CLASSES: Final[dict[str, tuple[type[ReplicateError], str]]] = {
         "It was said to be gone for good, and what it wrote is another one's now: it takes no writes. Look at what "
         "only it has (`replicate -i NAME journal show`), and make it again: replicate help suppliers (gone for good)",
     ),
+    RefuseCode.TURNED_BACK: (
+        PeerRefusedError,
+        "It takes no writes until the others have sent it what it had: `replicate -i NAME status` there names who is "
+        "waited for",
+    ),
     RefuseCode.SECOND_SOURCE: (PeerRefusedError, "Stop the other Source Server of this stream first"),
     RefuseCode.SECONDARY_AHEAD: (RollbackNeededError, _MORE),
     RefuseCode.ROLLBACK_FIRST: (RollbackNeededError, _MORE),

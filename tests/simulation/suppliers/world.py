@@ -131,7 +131,7 @@ class SupplierWorld(BaseWorld):
             _, made_s, restored_s = self.climate.turned_back
             self.kernel.at(made_s, self._make_backup)
             self.kernel.at(restored_s, self._restore)
-            self.refusals = self.refusals | {"WRONG_ROLE", LOST}
+            self.refusals = self.refusals | {"TURNED_BACK", LOST}
 
     def watched(self) -> AbstractContextManager[None]:
         """As actors.py has it."""
