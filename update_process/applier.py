@@ -33,7 +33,6 @@ from replicate.settings.table import UpdateConfig
 from update_process import plan as plans
 from update_process.batch.by_partition import PartitionCounts
 from update_process.batch.open_batch import OpenBatch, most_bytes
-from update_process.batch.pace import COUNTED_MIN, Pace
 from update_process.conflict_decision import OVERWRITE, Decision, name_of, name_of_large
 from update_process.conflict_file import stopped
 from update_process.large_transaction import LargeApply
@@ -93,8 +92,8 @@ class Applier:
         self._batch_bytes = most_bytes(settings, session.door.instance.config, pool.capacity)
         self._careful_seqno = 0
         """Up to here every window is a batch of its own: a batch of several has failed."""
-        self._pace = Pace(1, UNKNOWN_CHANGE_S)
-        """At which changes were made lately that had been put off."""
+        self._change_s = UNKNOWN_CHANGE_S
+        """What each change took of those that had been put off last."""
         self._large: LargeApply | None = None
         self._settling = Settling(session, conflict_directory)
         self._decision: Decision | None = None
@@ -314,7 +313,7 @@ class Applier:
             batch.extend(window, cut.start, cut.stop, self._routes.partition_of)
         if is_careful:
             self._commit(done)
-        elif batch.is_full(limit, self._pace, self._intake.last_known_seqno):
+        elif batch.is_full(limit, self._change_s, self._intake.last_known_seqno):
             self._commit_reading_on(done)
         return Waiting.MORE
 
@@ -336,8 +335,7 @@ class Applier:
         count = batch.changes_put_off
         if not count:
             return
-        begun_s, is_counted = time.monotonic(), count >= COUNTED_MIN
-        read_before = self.session.pages_read() if is_counted else 0
+        begun_s = time.monotonic()
         try:
             runs, others = batch.take_put_off()
             self._routes.apply_runs(runs, batch.position.last_seqno)
@@ -345,8 +343,7 @@ class Applier:
                 self._routes.apply_plain(others, batch.position.last_seqno, is_sorted=True)
         except (DamagedError, NotSupportedError):
             self._rewind(batch.position.last_seqno)
-        pages = (self.session.pages_read() - read_before, self.session.pages()) if is_counted else ()
-        self._pace = Pace(count, time.monotonic() - begun_s, *pages)
+        self._change_s = (time.monotonic() - begun_s) / count
 
     def _open_batch(self, done: Done) -> OpenBatch | None:
         """Begin; None as `_begin`."""
@@ -485,7 +482,7 @@ class Applier:
         """Put off one window more in the batch that comes next, or have it ready; False when there is no more to do
         for now."""
         limit, window = self._settings.batch_transactions, self._intake.current()
-        if after.has_no_room(limit) or after.takes_long(BATCH_S, self._pace, self._intake.last_known_seqno):
+        if after.has_no_room(limit) or after.takes_long(BATCH_S, self._change_s, self._intake.last_known_seqno):
             return False
         if window is not None and window is not self._refused:
             if self._take_ahead(window, after, limit):
@@ -520,7 +517,7 @@ class Applier:
             return Waiting.MORE
         batch.deadline_s = time.monotonic() + BATCH_S
         self._batch, self._next = batch, None
-        if batch.is_full(self._settings.batch_transactions, self._pace, self._intake.last_known_seqno):
+        if batch.is_full(self._settings.batch_transactions, self._change_s, self._intake.last_known_seqno):
             self._commit_reading_on(done)
         return Waiting.MORE
 

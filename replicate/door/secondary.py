@@ -496,14 +496,6 @@ class ApplySession:
             for one in self._open:
                 self.door.words[word.REGION_SCHEMA + one.entry.region_id] = one.region.schema_version()
 
-    def pages_read(self) -> int:
-        """Pages of the regions' files that were read so far, for whatever reason."""
-        return sum(one.region.pages_read() for one in self._open)
-
-    def pages(self) -> int:
-        """All pages of the regions' files."""
-        return sum(one.region.pages() for one in self._open)
-
     def _committed(self, position: Position) -> None:
         self.position = self.door.end.received_position = position
         for one in self._open:

@@ -533,12 +533,6 @@ class AppliedRegion(ReadRegion, Protocol):
     def schema_version(self) -> int:
         """As the open transaction has it."""
 
-    def pages_read(self) -> int:
-        """Pages of it that were read so far, for whatever reason."""
-
-    def pages(self) -> int:
-        """All its pages."""
-
     def rows(self, definitions: Mapping[int, TableDefinition], name: str) -> RowsOfRegion:
         """What applies rows to it; `name`: the region's."""
 

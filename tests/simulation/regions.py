@@ -476,12 +476,6 @@ class ModelApplied(Opened):
     def added_as(self) -> object:
         return None
 
-    def pages_read(self) -> int:
-        return 0
-
-    def pages(self) -> int:
-        return 1
-
     def begin(self, *, changed_do: str) -> None:
         with naming(self.where):
             self.connection.begin()

@@ -28,7 +28,6 @@ from update_process import applier as applying
 from update_process.applier import Applier
 from update_process.batch import open_batch as opening
 from update_process.batch.open_batch import OpenBatch, most_bytes
-from update_process.batch.pace import Pace
 from update_process.work_result import Waiting
 
 BATCH = UpdateConfig(batch_transactions=100)
@@ -331,8 +330,8 @@ def test_what_failed_after_its_append_is_not_taken_again(pair: Pair, step: str) 
 def test_the_next_batch_is_no_longer_than_its_time(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[int] = []
 
-    def takes_long(batch: OpenBatch, room_s: float, pace: Pace, last_seqno: Callable[[], int]) -> bool:
-        del room_s, pace
+    def takes_long(batch: OpenBatch, room_s: float, change_s: float, last_seqno: Callable[[], int]) -> bool:
+        del room_s, change_s
         assert last_seqno() == pool.last_received_seqno
         return batch.transactions >= 30
 

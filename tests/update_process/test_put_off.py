@@ -23,7 +23,6 @@ from update_process.applier import Applier
 from update_process.batch import deferred as packing
 from update_process.batch import open_batch
 from update_process.batch.deferred import DeferredChanges
-from update_process.batch.pace import Pace
 from update_process.plan import Window
 from update_process.window import columns
 from update_process.work_result import Waiting
@@ -107,7 +106,7 @@ def test_a_batch_that_would_take_too_long_is_ended(pair: Pair, monkeypatch: pyte
         pair.deliver(pool, record_bytes=2000)
         with pair.applier(pool) as applier:
             together = calls(applier, monkeypatch)
-            applier._pace = Pace(1, 60.0)  # then it measures again
+            applier._change_s = 60.0  # then it measures again
             done = work_all(applier)
             assert done.batches == len(together) == 2
             assert 0 < together[0] <= 60

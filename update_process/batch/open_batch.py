@@ -20,7 +20,6 @@ from replicate.settings.load import Config
 from replicate.settings.table import UpdateConfig
 from update_process.batch.by_partition import PartitionCounts
 from update_process.batch.deferred import DeferredChanges
-from update_process.batch.pace import Pace
 from update_process.batch.pool_frames import PoolFrames
 from update_process.plan import Window
 from update_process.window.columns import Changes, Plain, joined
@@ -110,16 +109,20 @@ class OpenBatch:
         """Whether it takes long enough to commit for something to be done meanwhile."""
         return self.size_bytes >= LONG_BYTES
 
-    def is_full(self, transactions_max: int, pace: Pace, last_seqno: Callable[[], int]) -> bool:
-        """Whether it is to be committed now. `pace`: at which changes are made that are put off; `last_seqno`: of all
-        transactions that are known to wait."""
+    def is_full(self, transactions_max: int, change_s: float, last_seqno: Callable[[], int]) -> bool:
+        """Whether it is to be committed now. `change_s`: what each change took that was put off last; `last_seqno`: of
+        all transactions that are known to wait."""
         if self.has_no_room(transactions_max):
             return True
-        return self.takes_long(self.deadline_s - time.monotonic(), pace, last_seqno)
+        return self.takes_long(self.deadline_s - time.monotonic(), change_s, last_seqno)
 
-    def takes_long(self, room_s: float, pace: Pace, last_seqno: Callable[[], int]) -> bool:
-        """Whether making its changes takes all of `room_s`, and as much longer as it may be with what waits after."""
-        late_s = pace.seconds_for(self.changes_put_off) - room_s
+    def takes_long(self, room_s: float, change_s: float, last_seqno: Callable[[], int]) -> bool:
+        """Whether making its changes takes all of `room_s`, and as much longer as it may be with what waits after.
+
+        In a longer batch more changes share a page, so each takes less. To foretell that by pages brought less than a
+        tenth, and went (bench_catch_up).
+        """
+        late_s = self.changes_put_off * change_s - room_s
         return late_s >= LONGER_S or (late_s >= 0 and last_seqno() - self.position.last_seqno < self.transactions)
 
     def has_no_room(self, transactions_max: int) -> bool:

@@ -61,14 +61,6 @@ class AppliedFile(OpenedFile):
         """As the open transaction has it."""
         return schema_version(self.connection)
 
-    def pages_read(self) -> int:
-        """Pages of its file that were read so far, for whatever reason."""
-        return int(self.connection.status(apsw.SQLITE_DBSTATUS_CACHE_MISS)[0])
-
-    def pages(self) -> int:
-        """All pages of its file."""
-        return int(self.connection.pragma("page_count"))
-
     def rows(self, definitions: Mapping[int, TableDefinition], name: str) -> RowApplier:
         """What applies rows to it; `name`: the region's."""
         return RowApplier(self.connection, definitions, region=name)

@@ -13,7 +13,6 @@ from replicate.settings.load import Config
 from replicate.settings.table import JournalConfig, ReceiverConfig, UpdateConfig
 from update_process.batch import open_batch
 from update_process.batch.open_batch import POOL_SHARE, SEGMENT_SHARE, OpenBatch, most_bytes
-from update_process.batch.pace import Pace
 
 
 def batch(deadline_s: float = float("inf"), room_bytes: int = 1000) -> OpenBatch:
@@ -32,7 +31,7 @@ def test_a_batch_may_take_longer_while_another_one_waits_after_it(
     now_s = time.monotonic()
 
     def full(deadline_s: float, change_s: float) -> bool:
-        return batch(deadline_s).is_full(100, Pace(1, change_s), lambda: 100 + waiting)
+        return batch(deadline_s).is_full(100, change_s, lambda: 100 + waiting)
 
     assert full(now_s, 0.0) is is_full
     assert full(now_s + 3600, 361.0) is is_full
