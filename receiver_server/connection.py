@@ -124,7 +124,7 @@ class ReceiverConnection:
             hello_timeout_s=max(0.001, hello_by - trio.current_time()),
             proven=peer.names,
         )
-        flow = Flow(source.pool.memory.bytes, config.xoff_percent, config.xon_percent)
+        flow = Flow(source.pool.size_bytes, config.xoff_percent, config.xon_percent)
         told_by = source.filter.looked_at(config.filter_format)
         with suppress(ReplicateError):  # what needs the file says so
             source.instance.look_again()
@@ -562,7 +562,7 @@ class ReceiverConnection:
         source = self.source
         if source.must_begin_anew:
             return
-        pool, waiting = source.pool, self._waiting
+        pool, waiting = source.pool_of(self._supplied), self._waiting
         moved: list[_Waiting] = []
         while waiting:
             record = waiting[0]
@@ -636,7 +636,7 @@ class ReceiverConnection:
             if source.instance.content is not self._content and self._is_wanted_otherwise():
                 self.end("what is wanted here has changed")
                 return
-        pool = source.pool
+        pool = source.pool_of(self._supplied)
         received = link.last_received_seqno
         applied = min(source.applied_seqno, received)
         durable = min(pool.durable_seqno, applied)
@@ -666,8 +666,8 @@ class ReceiverConnection:
         source.statistics.count("xoff" if is_stopped else "xon")
         self.log.info(
             "XOFF sent as receive pool is above its level" if is_stopped else "XON sent",
-            unprocessed_bytes=source.pool.used_bytes + self._held_bytes,
-            pool_bytes=source.pool.memory.bytes,
+            unprocessed_bytes=source.pool_of(self._supplied).used_bytes + self._held_bytes,
+            pool_bytes=source.pool.size_bytes,
         )
 
     def _count_duplicates(self) -> None:

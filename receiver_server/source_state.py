@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol
@@ -21,10 +21,10 @@ from msgspec import Struct
 from receiver_server.definitions import definitions_here
 from receiver_server.link import ReceiverLink
 from receiver_server.patrol import PatrolFound
-from receiver_server.pool import find_applied_soon
+from receiver_server.pool import find_applied_soon, make_pool
 from receiver_server.position import ReceivedParts, Reference, find_applied, find_reference, find_vector
 from receiver_server.returning_primary import Returning
-from receiver_server.supplier_sources import SuppliedSources
+from receiver_server.supplier_sources import SuppliedSource, SuppliedSources
 from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.figures import counters, facts
 from replicate.daemon.index_patrol import IndexPatrol
@@ -192,7 +192,7 @@ class SourceState:
     def applied_seqno(self) -> int:
         """The last transaction that is known to be applied; on a supplier, of all its sources together."""
         if self.suppliers is not None:
-            return sum(one.applied_seqno for one in self.suppliers.looked_at(self.pool.read_address))
+            return sum(one.applied_seqno for one in self._looked_at(self.suppliers))
         return max(self._applied_seqno, self.pool.applied_seqno)
 
     @property
@@ -313,16 +313,18 @@ class SourceState:
         self.parts = None
         self._applied_seqno = self._begins_after(applied)
         told = self.pool.source_note()
-        self.pool.close()
-        self.pool = ReceivePool.create(
-            self.instance.content.uuid,
-            configured_bytes=self.settings.pool_bytes,
-            last_seqno=self._applied_seqno,
-            replace=True,
-        )
+        self._drop(self.pool.close)
+        self.pool = make_pool(self.instance, self.settings.pool_bytes, last_seqno=self._applied_seqno, replace=True)
         self.pool.note_source(*told)
         self.pool.memory.note_home(self.instance.path)
         self.log.warning("receive pool made again", last_applied_seqno=self._applied_seqno)
+
+    def _drop(self, drop: Callable[[], None]) -> None:
+        """Have that drop what is in the pool. What it took from there is told by addresses, so it is noted before."""
+        if self.suppliers is not None:
+            self._looked_at(self.suppliers)
+            self.suppliers.dropped()
+        drop()
 
     async def begin_anew(self) -> None:
         """What was received cannot be used by the Update Process: drop it, and ask again after what is applied."""
@@ -334,7 +336,7 @@ class SourceState:
                 self._applied_seqno = self._begins_after(applied)
                 self.parts = None
                 if self.pool.restart_requested():
-                    self.pool.restart(self._applied_seqno)
+                    self._drop(partial(self.pool.restart, self._applied_seqno))
         except ReplicateError as error:
             self.log.error("cannot begin again yet", error=str(error), code=error.code)
 
@@ -363,6 +365,17 @@ class SourceState:
             return
         self.log.error("this supplier was turned back to an older state: it takes no writes until all of it is back")
 
+    def pool_of(self, supplied: SuppliedSource | None) -> ReceivePool:
+        """Where records of that source go; None: of the only one."""
+        lanes = self.pool.lanes
+        return self.pool if supplied is None else lanes[supplied.lane % len(lanes)]
+
+    def _looked_at(self, suppliers: SuppliedSources[ServedConnection]) -> list[SuppliedSource]:
+        """All of them, as far as they are applied."""
+        for one in (found := list(suppliers.by.values())):
+            one.freed(self.pool_of(one).read_address)
+        return found
+
     async def look_whether_restored(self) -> None:
         """On a supplier that was restored: whether all have brought back what it had."""
         suppliers = self.suppliers
@@ -375,7 +388,7 @@ class SourceState:
         if not suppliers.is_restoring:  # it has just been found out: each has to be level once more
             suppliers.is_restoring = True
             suppliers.forget_levels()
-        suppliers.looked_at(self.pool.read_address)
+        self._looked_at(suppliers)
         from replicate.status.roles import not_level  # here, as the next: of suppliers that were restored only
         from replicate.transfer.packet.epochs_file import level_by_packets
 
@@ -447,7 +460,7 @@ class SourceState:
         pool, active, statistics = self.pool, self.active, self.statistics
         received, applied, last = self.received_seqno, self.applied_seqno, self.last_seqno
         durable = min(pool.durable_seqno, applied)
-        fill, name = pool.fill_fraction, active.peer_name if active is not None else self.name
+        fill, name = pool.fullest, active.peer_name if active is not None else self.name
         if self.suppliers is not None:
             last, durable, name = self.suppliers.last_seqno, applied, self.suppliers.names
         return {
@@ -517,7 +530,7 @@ class SourceState:
     def _known_of_suppliers(self, suppliers: SuppliedSources[ServedConnection], now_ns: int) -> Known:
         """All backlogs together, and the longest lag. Known while each of them is connected that ever was, and none of
         those is silent."""
-        backlog = sum(one.backlog for one in suppliers.looked_at(self.pool.read_address))
+        backlog = sum(one.backlog for one in self._looked_at(suppliers))
         silent_s = suppliers.silent_s(trio.current_time())
         return judge(
             is_connected=suppliers.are_all_connected,

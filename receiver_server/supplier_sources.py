@@ -1,11 +1,8 @@
 """A supplier's sources: how far each is, as it counts, and what of it is received and applied here.
 
-All sources share the receive pool, and each counts by its own journal. So what is applied of one of them is told by
-where its records lie: a record that the Update Process has freed is applied.
-
-Why not a pool each: then a small transaction of one source could pass the backlog of another. But most may not pass
-it: a writer that had applied the backlog when it committed has its transaction applied after it, whatever the way. The
-others wait for what one pool holds at most. So memory does not grow with the number of sources.
+Each counts by its own journal, and has a receive pool of its own, a lane (pool/receive_pool.py), so that a small
+transaction does not wait until another source's backlog is applied. What is applied of it is told by where its records
+lie in its lane: a record that the Update Process has freed is applied.
 
 Guarantees: what is called applied was freed; numbers only rise between two starts of the stream.
 Leaves to others: connections, the pool's memory, clocks. Pure.
@@ -17,6 +14,7 @@ from collections import deque
 from typing import Generic, TypeVar
 
 from replicate.daemon.statistics import Lag
+from replicate.limits import LANES_MAX
 from replicate.model.contact import patience_s
 
 C = TypeVar("C")
@@ -24,10 +22,12 @@ C = TypeVar("C")
 
 
 class SuppliedSource:
-    """By its instance. `last_seqno`: its newest transaction, as far as it has told."""
+    """By its instance. `last_seqno`: its newest transaction, as far as it has told. `lane`: where its records go; of
+    more sources than there are lanes two share one."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, lane: int = 0) -> None:
         self.name = name
+        self.lane = lane
         self.last_seqno = 0
         self.received_seqno = 0
         self.applied_seqno = 0
@@ -38,10 +38,10 @@ class SuppliedSource:
         self._heard_s: float | None = None
         self._period_s = 0.0
         self._marks: deque[tuple[int, int]] = deque()
-        """Of each record in the pool with whole transactions, the address after it, and its last number."""
+        """Of each record in its lane with whole transactions, the address after it, and its last number."""
 
     def begins(self, next_seqno: int, last_seqno: int) -> None:
-        """Its stream begins there: all before is here, by the word of both vectors, and what lies in the pool of a
+        """Its stream begins there: all before is here, by the word of both vectors, and what lies in its lane of a
         stream before this one is sent again."""
         self.received_seqno = self.applied_seqno = next_seqno - 1
         self.last_seqno = self._level_at = last_seqno
@@ -64,7 +64,7 @@ class SuppliedSource:
         return age_s if age_s > patience_s(self._period_s) else None
 
     def received(self, last_seqno: int, after_address: int, now_ns: int) -> None:
-        """A record with whole transactions up to `last_seqno` is in the pool, and ends at that address."""
+        """A record with whole transactions up to `last_seqno` is in its lane, and ends at that address."""
         self.received_seqno = last_seqno
         self._marks.append((after_address, last_seqno))
         self.told(last_seqno, now_ns)
@@ -75,6 +75,11 @@ class SuppliedSource:
             self.applied_seqno = self._marks.popleft()[1]
             self.was_level = self.was_level or self.applied_seqno >= self._level_at
         return self.applied_seqno
+
+    def dropped(self) -> None:
+        """See SuppliedSources."""
+        self._marks.clear()
+        self.received_seqno = self.applied_seqno
 
     @property
     def backlog(self) -> int:
@@ -92,9 +97,12 @@ class SuppliedSources(Generic[C]):
         """We were restored, and wait for what we had."""
 
     def entered(self, instance: bytes, name: str, connection: C) -> None:
-        """A source is accepted."""
+        """A source is accepted. It gets the lane that the fewest have, and keeps it: what is there of a stream before
+        comes before the next one."""
         self.connections[instance] = connection
-        self.by.setdefault(instance, SuppliedSource(name))
+        if instance not in self.by:
+            taken = [one.lane for one in self.by.values()]
+            self.by[instance] = SuppliedSource(name, min(range(LANES_MAX), key=taken.count))
 
     def left(self, connection: C) -> C | None:
         """A connection has ended; one of the others."""
@@ -106,11 +114,10 @@ class SuppliedSources(Generic[C]):
         self.connections.pop(instance, None)
         self.by.pop(instance, None)
 
-    def looked_at(self, freed_address: int) -> list[SuppliedSource]:
-        """All of them, as far as they are applied where the pool is freed up to that address."""
+    def dropped(self) -> None:
+        """What lay in the lanes is gone, applied or not: no address of it tells anything more."""
         for one in self.by.values():
-            one.freed(freed_address)
-        return list(self.by.values())
+            one.dropped()
 
     def forget_levels(self) -> None:
         """We have less than before: each has to be level once more."""

@@ -74,6 +74,8 @@ READERS_MAX: Final = 16
 
 POOL_BYTES_MIN: Final = 1 * MIB
 RECEIVE_POOL_BYTES_MIN: Final = 4 * MIB
+LANES_MAX: Final = 8
+"""Receive pools that a supplier has, each for a source of its own (pool/receive_pool.py)."""
 """Four of the largest batches; the receive pool never overwrites, so it cannot be smaller."""
 
 POOL_BYTES_DEFAULT: Final = 64 * MIB

@@ -116,18 +116,17 @@ class Applier:
         return self.session.position.last_seqno + 1
 
     @property
-    def arrived(self) -> int:
-        """Up to where there is something to apply, as `place` counts."""
-        return self.pool.last_received_seqno
+    def arrived(self) -> tuple[int]:
+        """Up to where there is something to apply: the last transaction."""
+        return (self.pool.last_received_seqno,)
 
-    @property
-    def place(self) -> int:
-        """Up to where it is applied."""
-        return self.applied_seqno
+    def has_reached(self, arrived: tuple[int, ...]) -> bool:
+        """Whether all up to there is applied."""
+        return self.applied_seqno >= arrived[0]
 
-    def left(self, upto: int) -> int:
-        """Transactions up to that place that are not applied."""
-        return max(0, upto - self.place)
+    def left(self, arrived: tuple[int, ...]) -> int:
+        """Transactions up to there that are not applied."""
+        return max(0, arrived[0] - self.applied_seqno)
 
     def publish(self) -> None:
         """Tell the Receiver Server how far we are."""

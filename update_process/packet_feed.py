@@ -43,6 +43,11 @@ class PacketFeed:
         self._records.close()
 
     @property
+    def lanes(self) -> tuple[PacketFeed]:
+        """This one alone: packets come one after the other."""
+        return (self,)
+
+    @property
     def written_address(self) -> int:
         """Up to where records were looked at."""
         return self.read_address + len(self._ahead)

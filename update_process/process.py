@@ -180,8 +180,8 @@ class _Driver:
         )
         self._last_waiting = Waiting.MORE
         self._reported_s: dict[Waiting, float] = {}
-        self._stop_at: int | None = None
-        """Up to where is applied what was received when the stop was asked for, as the applier's `place` counts."""
+        self._stop_at: tuple[int, ...] | None = None
+        """Up to where is applied what was received when the stop was asked for, as the applier's `arrived` counts."""
         self._lag = Lag()
         self._by_partition = PartitionCounts()
         self._busy = BusyRate()
@@ -351,7 +351,7 @@ class _Driver:
             seen, done = await bell.wait_and_call(asked, NAP_S, work, partial(self._get_ready, applier))
             self._note(done, applier)
             is_held_up = done.waiting not in (Waiting.MORE, Waiting.LOCK)
-            if self._stop_at is not None and (is_held_up or applier.place >= self._stop_at):
+            if self._stop_at is not None and (is_held_up or applier.has_reached(self._stop_at)):
                 return
             if done.waiting not in (Waiting.NOTHING, Waiting.PART):
                 seen = -1
@@ -362,7 +362,7 @@ class _Driver:
 
     def _has_arrived(self, pool: ReceivePool, seen: int) -> bool:
         """Whether there is something to look at since the pool was written up to `seen`."""
-        return pool.written_address != seen or self._context.stop_requested.is_set()
+        return pool.arrived_address != seen or self._context.stop_requested.is_set()
 
     def _get_ready(self, applier: AnyApplier) -> float:
         """The Receiver Server has rung before there is anything: it verifies what has just arrived. So long we wait."""
@@ -371,12 +371,12 @@ class _Driver:
     def _work(self, pool: ReceivePool, applier: AnyApplier) -> tuple[int, Done]:
         """Apply what is there, unless the pool was replaced while we slept; first: up to where it was written when we
         began to look."""
-        seen = pool.written_address
+        seen = pool.arrived_address
         return seen, applier.work(SLICE_S, self._stop_asked(applier)) if pool.is_current() else Done()
 
     def _stop_asked(self, applier: AnyApplier) -> Callable[[], bool]:
         """For the applying thread: whether what was received before the stop is applied. Reads, changes nothing."""
-        return lambda: self._stop_at is not None and applier.place >= self._stop_at
+        return lambda: self._stop_at is not None and applier.has_reached(self._stop_at)
 
     def _note(self, done: Done, applier: AnyApplier) -> None:
         statistics = self._statistics

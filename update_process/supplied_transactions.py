@@ -1,7 +1,8 @@
 """What other suppliers have committed, applied on a supplier: between its own applications' transactions.
 
-The receive pool counts as its source does; here each transaction gets the next number of our own journal, once the
-regions' locks are held. What our vector covers (it came another way, or is our own) is passed over.
+Each source has a receive pool of its own, a lane, which counts as the source does; batches are taken of them in turn.
+Here each transaction gets the next number of our own journal, once the regions' locks are held. What our vector covers
+(it came another way, or is our own) is passed over.
 
 Guarantees: of each origin exactly the next transaction is taken, proven by its chain hash, with the same number from
 nobody else; nothing is applied that its origin did not write by right (model/writers.py); rows, checkpoint records and
@@ -17,6 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from replicate.door.barrier import BarrierWatch
 from replicate.door.ledger import Moved
@@ -80,6 +83,8 @@ class Arrivals(Protocol):
     capacity: int
 
     @property
+    def lanes(self) -> Sequence[Arrivals]: ...
+    @property
     def written_address(self) -> int: ...
     @property
     def read_address(self) -> int: ...
@@ -89,6 +94,20 @@ class Arrivals(Protocol):
     def restart_requested(self) -> int: ...
     def request_restart(self) -> int: ...
     def restart_done(self, number: int, /) -> bool: ...
+
+
+class Lane(Struct):
+    """What is known of the lane `pool`."""
+
+    pool: Arrivals
+    careful_until: int = 0
+    """Before this address each transaction is a batch of its own: a batch of several has failed."""
+    each_until: int = 0
+    """Before this address what is received is looked at frame by frame: whole records were not what they seemed."""
+    is_fresh: bool = True
+    """Nothing of it was applied since the start."""
+    had_gap: bool = False
+    """The streams were asked to begin again since it does not continue what is applied."""
 
 
 class SupplierApplier:
@@ -122,14 +141,11 @@ class SupplierApplier:
         self._finished: deque[tuple[int, int]] = deque(maxlen=FINISHED_MAX)
         """Those that were committed lately: parts of them may still come from another source."""
         self._origins = OriginCheck(session, settings.clock_ahead_max_s)
-        self._careful_until = 0
-        """Before this address each transaction is a batch of its own: a batch of several has failed."""
-        self._each_until = 0
-        """Before this address what is received is looked at frame by frame: whole records were not what they seemed."""
         self._renumbering = Renumbering()
         self._room = FrameRoom()
         self._restart_asked = pool.restart_requested()
-        self._fresh = True
+        self._lanes = deque(Lane(one) for one in pool.lanes)
+        """That in turn last: it is looked at again after all others."""
         self._was_refused = not streams
         """Whether the streams were asked to begin again since what came first is not to be taken; packets cannot be."""
 
@@ -144,15 +160,13 @@ class SupplierApplier:
         return self.applied_seqno + 1
 
     @property
-    def arrived(self) -> int:
-        """Up to where there is something to apply, as `place` counts: an address of the pool, which several sources
-        fill."""
-        return self.pool.written_address
+    def arrived(self) -> tuple[int, ...]:
+        """Up to where there is something to apply: of each lane its address."""
+        return tuple(lane.written_address for lane in self.pool.lanes)
 
-    @property
-    def place(self) -> int:
-        """Up to where it is applied, and freed: the Receiver Server knows by that."""
-        return self.pool.read_address
+    def has_reached(self, arrived: tuple[int, ...]) -> bool:
+        """Whether all up to there is applied, and freed: the Receiver Server knows by that."""
+        return all(lane.read_address >= upto for lane, upto in zip(self.pool.lanes, arrived, strict=False))
 
     def awaited(self) -> dict[str, float]:
         """Suppliers that have not told that they have what several write, and since when (seconds since 1970)."""
@@ -167,10 +181,14 @@ class SupplierApplier:
         """See Tending."""
         return self._tending.told()
 
-    def left(self, upto: int) -> int:
-        """Transactions up to that place that are not applied."""
-        waiting = (one for one in self.pool.peek(None) if one.kind is not RecordKind.PARTS and one.address < upto)
-        return sum(one.count for one in waiting if one.kind is not RecordKind.CATALOGUE)
+    def left(self, arrived: tuple[int, ...]) -> int:
+        """Transactions up to there that are not applied."""
+        return sum(
+            record.count
+            for lane, upto in zip(self.pool.lanes, arrived, strict=False)
+            for record in lane.peek(None)
+            if record.kind not in (RecordKind.PARTS, RecordKind.CATALOGUE) and record.address < upto
+        )
 
     def publish(self) -> None:
         """Tell the Receiver Server how far we are."""
@@ -240,14 +258,11 @@ class SupplierApplier:
             self._restart_asked = 0
             self._parting.dropped()
             self._parting.work()
-        records: list[ReceivedRecord] = []
-        size_bytes = 0
-        for record in self.pool.peek(None):
-            records.append(record)
-            size_bytes += len(record.data)
-            if size_bytes >= self._batch_bytes or len(records) >= RECORDS_MAX or record.kind is not RecordKind.FRAMES:
+        for _ in range(len(self._lanes)):
+            self._lanes.rotate(-1)
+            if records := self._looked(self._lane.pool):
                 break
-        if not records:
+        else:
             return Waiting.PART if self._larges else Waiting.NOTHING
         first = records[0]
         try:
@@ -262,15 +277,32 @@ class SupplierApplier:
             return self._take_frames([one for one in records if one.kind is RecordKind.FRAMES], done)
         except GapError as error:
             self._origins.refuse_own({error.facts.get("origin")})
-            if not self._fresh:
+            if not self._lane.is_fresh or self._lane.had_gap:
                 raise
+            self._lane.had_gap = True
             return self._ask_restart(str(error), done)
         except (ClockAheadError, NotWriterError) as error:
-            if not self._fresh or self._was_refused:
+            if not self._lane.is_fresh or self._was_refused:
                 raise
             # The site that sent it may have been made again since: it stops at what comes now.
             self._was_refused = True
             return self._ask_restart(str(error), done)
+
+    @property
+    def _lane(self) -> Lane:
+        """The one in turn."""
+        return self._lanes[-1]
+
+    def _looked(self, pool: Arrivals) -> list[ReceivedRecord]:
+        """What is in a lane, as much of it as a batch takes."""
+        records: list[ReceivedRecord] = []
+        size_bytes = 0
+        for record in pool.peek(None):
+            records.append(record)
+            size_bytes += len(record.data)
+            if size_bytes >= self._batch_bytes or len(records) >= RECORDS_MAX or record.kind is not RecordKind.FRAMES:
+                break
+        return records
 
     def _ask_restart(self, why: str, done: Done) -> Waiting:
         self._abandon()
@@ -304,7 +336,7 @@ class SupplierApplier:
         catalogue = Catalogue.unpack(decode_batch(record.data)[2][PAYLOAD:])
         self._routes.take_definitions(catalogue)
         self._origins.met(catalogue.histories)
-        self.pool.free(record.next_address)
+        self._lane.pool.free(record.next_address)
 
     # Whole transactions.
 
@@ -325,13 +357,13 @@ class SupplierApplier:
         except (ClockAheadError, DamagedError, NotSupportedError, NotWriterError) as error:
             self.session.rollback()
             if isinstance(lacking, InOrder):  # look at each frame
-                self._each_until = records[-1].next_address
+                self._lane.each_until = records[-1].next_address
                 return Waiting.MORE
             if lacking.count > 1:  # take them one by one: what comes before the one that fails is well
-                self._careful_until = records[-1].next_address
+                self._lane.careful_until = records[-1].next_address
                 return Waiting.MORE
             raise self._stopped(error, read_head(lacking.windows[0])) from error
-        self._fresh = False
+        self._lane.is_fresh = False
         done.transactions += count
         done.batches += 1
         if count == lacking.count:
@@ -345,7 +377,7 @@ class SupplierApplier:
         before = self.session.position
         lacking = Lacking(dict(before.chains), before.last_seqno + 1, WINDOW_BYTES)
         for record in records:
-            most = 1 if record.address < self._careful_until else self._settings.batch_transactions
+            most = 1 if record.address < self._lane.careful_until else self._settings.batch_transactions
             if not lacking.take(record.data, most, self._batch_bytes):
                 break
         lacking.end_window()
@@ -355,7 +387,7 @@ class SupplierApplier:
         """Whole records of one origin, if all that is in them is next: to look at each frame takes three times as long
         as to give all of them our numbers. None where that is not so, or so of little while more waits."""
         before = self.session.position
-        if records[0].address < max(self._each_until, self._careful_until):
+        if records[0].address < max(self._lane.each_until, self._lane.careful_until):
             return None
         taken = InOrder(before, self._settings.batch_transactions, self._batch_bytes, WINDOW_BYTES)
         is_all = all(taken.take(record.data, record.first_seqno, record.count) for record in records)
@@ -515,7 +547,7 @@ class SupplierApplier:
             taken -= record.count
             if taken < 0:
                 break  # the rest of it is taken again, and what is known by then is passed over
-            self.pool.free(record.next_address)
+            self._lane.pool.free(record.next_address)
 
     # Large transactions.
 
@@ -527,7 +559,7 @@ class SupplierApplier:
         large = self._larges.get(name)
         expected = 0 if large is None else large.spool.part_count
         if name in self._finished:
-            self.pool.free(record.next_address)
+            self._lane.pool.free(record.next_address)
             return Waiting.MORE
         if number > expected:
             return self._ask_restart(
@@ -539,7 +571,7 @@ class SupplierApplier:
             large = self._larges[name] = ArrivingLarge(record.first_seqno, spool)
         done.parts += large.take(record.data, min(expected - number, record.count))
         done.bytes += len(record.data)
-        self.pool.free(record.next_address)
+        self._lane.pool.free(record.next_address)
         return Waiting.MORE
 
     def _commit_large(self, record: ReceivedRecord, done: Done) -> Waiting:
@@ -582,7 +614,7 @@ class SupplierApplier:
             self._tending.applied([body])
         del self._larges[head.origin, token]
         self._finished.append((head.origin, token))
-        self._fresh = False
+        self._lane.is_fresh = False
         if large.defines:
             self._merging.forget_tables()
         done.transactions += 1

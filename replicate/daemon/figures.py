@@ -162,7 +162,8 @@ _TABLE: Final = (
            "source metric, receiver metric", "refused_connections_total", label="reason"),
     # What it stands on.
     Figure("pool_bytes", "bytes", "gauge", "Size of the receive pool.", "receiver status metric", "receive_pool_bytes"),
-    Figure("pool_percent", "percent", "gauge", "How full the receive pool is.", "receiver status log", digits=1),
+    Figure("pool_percent", "percent", "gauge", "How full the receive pool is (a supplier's fullest).",
+           "receiver status log", digits=1),
     Figure("pool_fill", "ratio", "gauge", "How full the receive pool is, 0 to 1.",
            "receiver metric", "receive_pool_fill_ratio"),
     Figure("fatal_errno", "errno", "gauge", "Not 0: the journal failed with this errno, and nothing is committed.",

@@ -58,7 +58,7 @@ def _receive(instance: Instance, name: str, config: Config, given: Collection[st
         if pool.memory.bytes == whole_pages(wanted):
             return
         text = f"{RECEIVE} = {_shown(RECEIVE, wanted)} does not count: the receive pool has {_size(pool.memory.bytes)}"
-        if pool.used_bytes or pool.received_parts:
+        if not pool.is_empty or pool.received_parts:
             yield (
                 f"{text}, and holds what is not applied yet. For the other size: when replicate -i {instance.named} "
                 f"status says that the receiver backlog is 0: {stop_and_start_again(instance, name)}"

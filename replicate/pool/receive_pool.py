@@ -5,6 +5,8 @@ there is no room. Either may die alone. Their places are words of the pool, so t
 where its predecessor was: the consumer reads again what was not freed; the producer learns what is there and asks its
 source for the rest.
 
+A supplier has one for each of its sources: the *lanes* of one memory.
+
 Guarantees: a record that is read is whole, was written at that address, and none is missing before it. Memory that does
 not verify is DamagedError, never data.
 Leaves to others: frames (except the number of the first part in a record of parts), flow control, who rings whom.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -28,7 +31,7 @@ from replicate.errors import (
 )
 from replicate.journal.record import read_part
 from replicate.journal.walk import walk
-from replicate.limits import RECEIVE_POOL_BYTES_MIN
+from replicate.limits import LANES_MAX, RECEIVE_POOL_BYTES_MIN
 from replicate.model.moment import wall_ns
 from replicate.pool.control import CONTROL_BYTES, CONTROL_WORDS, SLEEPERS, SLEEPERS_WORDS
 from replicate.pool.ring import (
@@ -71,6 +74,8 @@ SOURCE_TOLD_NS: Final = 29
 """When the source's last word of itself came (monotonic); 0: never."""
 SOURCE_PERIOD_MS: Final = 30
 """How often the source sends such a word, as it says itself."""
+LANES: Final = 31
+"""How many lanes it has, the first of which has WRITTEN and READ; 0: one. Written once, at creation."""
 
 READ: Final = 32
 """Address up to which records are freed. (The producer moves it too, but only while a restart is asked for.)"""
@@ -82,6 +87,11 @@ UPDATE_ALIVE_NS: Final = 36
 RESTART_REQUEST: Final = 38
 """Counts requests; one is open while it is above RESTART_DONE."""
 
+LANE_WRITTEN: Final = 80
+"""LANE_WRITTEN + i, 0 < i < LANES_MAX: WRITTEN of lane i."""
+LANE_READ: Final = 88
+"""LANE_READ + i: its READ."""
+
 UPDATE_SLOT: Final = 0
 """The doorbell of the Update Process."""
 
@@ -89,9 +99,11 @@ _DATA_KINDS: Final = {
     int(kind): kind for kind in (RecordKind.FRAMES, RecordKind.PARTS, RecordKind.LARGE, RecordKind.CATALOGUE)
 }
 
-assert SOURCE_PERIOD_MS < READ
+assert LANES < READ
 assert RESTART_REQUEST < SLEEPERS
-assert SLEEPERS + SLEEPERS_WORDS < CONTROL_WORDS
+assert SLEEPERS + SLEEPERS_WORDS <= LANE_WRITTEN
+assert LANE_WRITTEN + LANES_MAX <= LANE_READ
+assert LANE_READ + LANES_MAX <= CONTROL_WORDS
 
 
 class ReceivedRecord(Struct, frozen=True):
@@ -115,22 +127,43 @@ class ReceivePool:
 
     A consumer that cannot go on (parts whose transaction it no longer has, a gap) asks for a *restart*: it stops
     reading, the producer empties the pool, agrees a new start with its source, and says done.
+
+    Lanes are equal shares of the memory, each with places of its own. What is said of the two processes, of the source
+    and of restarts is all lanes' together. `size_bytes`: of memory, all of it or a lane's share.
     """
 
-    __slots__ = ("_ring", "capacity", "memory", "record_bytes_max", "words")
+    __slots__ = (
+        "_others",
+        "_read",
+        "_ring",
+        "_written",
+        "capacity",
+        "memory",
+        "record_bytes_max",
+        "size_bytes",
+        "words",
+    )
 
-    def __init__(self, memory: SharedMemory) -> None:
-        """Takes over `memory`; use `create`, `attach` or `open_producer`."""
+    def __init__(self, memory: SharedMemory, lane: int = 0) -> None:
+        """Takes over `memory`; use `create`, `attach` or `open_producer`. `lane`: for the pool's own use."""
         self.memory = memory
         self.words = memory.words
-        self._ring = memory.view[CONTROL_BYTES:]
-        self.capacity = memory.bytes - CONTROL_BYTES
+        count = _lanes(memory)
+        self.size_bytes = memory.bytes // count
+        self.capacity = (memory.bytes - CONTROL_BYTES) // count // 8 * 8
+        begin = CONTROL_BYTES + lane * self.capacity
+        self._ring = memory.view[begin : begin + self.capacity]
+        self._written, self._read = (LANE_WRITTEN + lane, LANE_READ + lane) if lane else (WRITTEN, READ)
+        self._others = () if lane else tuple(ReceivePool(memory, other) for other in range(1, count))
         self.record_bytes_max = self.capacity // 2
         """With padding a record takes less than twice its length: one of this length always fits an empty pool."""
 
     @classmethod
-    def create(cls, instance: bytes, *, configured_bytes: int, last_seqno: int, replace: bool = False) -> ReceivePool:
-        """An empty pool after `last_seqno` (the last one applied), ready for use, and we are its producer.
+    def create(
+        cls, instance: bytes, *, configured_bytes: int, last_seqno: int, replace: bool = False, lanes_max: int = 1
+    ) -> ReceivePool:
+        """An empty pool after `last_seqno` (the last one applied), ready for use, and we are its producer. It has
+        `lanes_max` lanes, or as many as there can be of RECEIVE_POOL_BYTES_MIN.
 
         `instance`: the 16 bytes of its UUID. Only under the Receiver Server's own lock. Errors: SharedMemory.create.
         """
@@ -142,6 +175,8 @@ class ReceivePool:
             replace=replace,
         )
         fcntl.flock(memory.fd, fcntl.LOCK_SH)  # the kernel knows that a process uses it, until that ends
+        if (lanes := lanes_in(memory.bytes, lanes_max)) > 1:
+            memory.words[LANES] = lanes
         pool = cls(memory)
         for index in (LAST_RECEIVED_SEQNO, APPLIED_SEQNO, DURABLE_SEQNO):
             pool.words[index] = last_seqno
@@ -154,7 +189,11 @@ class ReceivePool:
         """The pool that is there, as its consumer or as an onlooker. Errors: see SharedMemory.attach."""
         memory = SharedMemory.attach(PoolKind.RECEIVE, instance)
         fcntl.flock(memory.fd, fcntl.LOCK_SH)
-        return cls(memory)
+        try:
+            return cls(memory)
+        except DamagedError:
+            memory.close()
+            raise
 
     @classmethod
     def open_producer(cls, instance: bytes) -> ReceivePool:
@@ -172,12 +211,14 @@ class ReceivePool:
         pool.words[RECEIVER_GENERATION] += 1
         return pool
 
-    def can_be_remade(self, configured_bytes: int) -> bool:
-        """Whether it has another size than is configured, nothing is in it, and there is room for one of just that size
-        beside it: the Update Process may keep this one for a moment. Only its producer may ask, before it goes on."""
+    def can_be_remade(self, configured_bytes: int, lanes_max: int = 1) -> bool:
+        """Whether it has another size, or other lanes, than is configured, nothing is in it, and there is room for one
+        of just that size beside it: the Update Process may keep this one for a moment. Only its producer may ask,
+        before it goes on."""
         wanted_bytes = whole_pages(configured_bytes)
         words = self.words
-        if wanted_bytes == self.memory.bytes or self.used_bytes or self.received_parts:
+        has_lanes = len(self.lanes) == lanes_in(wanted_bytes, lanes_max)
+        if (wanted_bytes == self.memory.bytes and has_lanes) or not self.is_empty or self.received_parts:
             return False
         if words[RESTART_REQUEST] != words[RESTART_DONE]:
             return False
@@ -193,15 +234,37 @@ class ReceivePool:
 
     def close(self) -> None:
         """Drop the mapping; the pool lives on. May be called twice."""
-        self._ring.release()
+        for lane in self.lanes:
+            lane._ring.release()
         self.memory.close()
 
-    # Facts that both sides, and onlookers, may ask.
+    # Facts that both sides, and onlookers, may ask: first of all lanes, then of this one.
+
+    @property
+    def lanes(self) -> tuple[ReceivePool, ...]:
+        """A pool for each source, this one first; of a secondary's, this one alone."""
+        return (self, *self._others)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all is freed."""
+        return not any(lane.used_bytes for lane in self.lanes)
+
+    @property
+    def arrived_address(self) -> int:
+        """Moves when something arrives in any lane: a consumer sleeps until it differs from what it saw."""
+        others = self._others
+        return self.words[WRITTEN] if not others else sum(lane.written_address for lane in self.lanes)
+
+    @property
+    def fullest(self) -> float:
+        """How full the fullest lane is, as `fill_fraction`."""
+        return max(lane.fill_fraction for lane in self.lanes)
 
     @property
     def used_bytes(self) -> int:
         """Bytes that are not freed, heads and padding included."""
-        return max(0, self.words[WRITTEN] - self.words[READ])
+        return max(0, self.words[self._written] - self.words[self._read])
 
     @property
     def fill_fraction(self) -> float:
@@ -210,13 +273,13 @@ class ReceivePool:
 
     @property
     def written_address(self) -> int:
-        """Moves when something arrives: a consumer sleeps until it differs from what it saw."""
-        return self.words[WRITTEN]
+        """Address up to which records are complete."""
+        return self.words[self._written]
 
     @property
     def read_address(self) -> int:
         """Address up to which records are freed."""
-        return self.words[READ]
+        return self.words[self._read]
 
     @property
     def last_received_seqno(self) -> int:
@@ -256,18 +319,18 @@ class ReceivePool:
         capacity = self.capacity
         if length > self.record_bytes_max:
             raise ConfigurationError(
-                f"{len(data)} bytes do not fit a receive pool of {self.memory.bytes}",
+                f"{len(data)} bytes do not fit a receive pool of {self.size_bytes}",
                 where=str(self.memory.path),
                 do="Make receiver.pool_bytes, and /dev/shm, larger",
             )
         words = self.words
-        written = words[WRITTEN]
+        written = words[self._written]
         offset = written % capacity
         room = capacity - offset
         size = aligned(length)
         start = written if size <= room else written + room
         end = start + size
-        if end - words[READ] > capacity:
+        if end - words[self._read] > capacity:
             return False
         ring = self._ring
         if start != written:
@@ -278,7 +341,7 @@ class ReceivePool:
         hit("offer.after_data")
         ring[offset : offset + HEAD_BYTES] = pack_head(kind, start, first_seqno, last_seqno, count, data)
         hit("offer.after_head")
-        words[WRITTEN] = end
+        words[self._written] = end
         hit("offer.after_written")
         if kind is RecordKind.PARTS:
             words[RECEIVED_PARTS] += count
@@ -306,7 +369,8 @@ class ReceivePool:
         request = self.restart_requested()
         if not request and words[UPDATE_PID]:
             raise InternalError("the receive pool cannot be emptied under a consumer that has not asked for it")
-        words[READ] = words[WRITTEN]
+        for lane in self.lanes:
+            words[lane._read] = words[lane._written]
         words[RECEIVED_PARTS] = 0
         words[LAST_RECEIVED_SEQNO] = last_received_seqno
         if request:
@@ -376,14 +440,14 @@ class ReceivePool:
         """
         words = self.words
         capacity = self.capacity
-        place: int = words[READ] if address is None else address
-        while place < words[WRITTEN]:
+        place: int = words[self._read] if address is None else address
+        while place < words[self._written]:
             offset = place % capacity
             room = room_at(place, capacity)
             if room < HEAD_BYTES:
                 place += room
                 continue
-            available = min(room, words[WRITTEN] - place)
+            available = min(room, words[self._written] - place)
             head_bytes = bytes(self._ring[offset : offset + HEAD_BYTES])
             length = min(whole_bytes(head_bytes), available)
             data = bytes(self._ring[offset + HEAD_BYTES : offset + length])
@@ -442,9 +506,9 @@ class ReceivePool:
 
     def free(self, upto_address: int) -> None:
         """What lies before `upto_address` is committed, its room may be used again. Going back is InternalError."""
-        if not self.words[READ] <= upto_address <= self.words[WRITTEN]:
+        if not self.read_address <= upto_address <= self.written_address:
             raise InternalError(f"freeing up to {upto_address}, outside of what the receive pool holds")
-        self.words[READ] = upto_address
+        self.words[self._read] = upto_address
 
     def note_applied(self, applied_seqno: int, durable_seqno: int) -> None:
         """Positions for the Receiver Server's replies."""
@@ -473,7 +537,7 @@ class ReceivePool:
         parts: int = words[RECEIVED_PARTS]
         if words[APPLIED_SEQNO] > last:  # the record not noted is freed already
             last, parts = words[APPLIED_SEQNO], 0
-        for record in self.peek():
+        for record in chain.from_iterable(lane.peek() for lane in self.lanes):  # all are to verify
             if record.kind is RecordKind.PARTS:
                 if record.first_seqno == last + 1:
                     parts = max(parts, read_part(record.data, 0)[1] + record.count)
@@ -481,3 +545,15 @@ class ReceivePool:
                 last, parts = record.last_seqno, 0
         words[RECEIVED_PARTS] = parts
         words[LAST_RECEIVED_SEQNO] = last
+
+
+def lanes_in(memory_bytes: int, lanes_max: int) -> int:
+    """How many lanes, at most so many, a pool of that size has: each is as large as a pool must be at least."""
+    return max(1, min(lanes_max, memory_bytes // RECEIVE_POOL_BYTES_MIN))
+
+
+def _lanes(memory: SharedMemory) -> int:
+    count: int = memory.words[LANES] or 1
+    if count > LANES_MAX:
+        raise DamagedError(f"a receive pool of {count} lanes: there are {LANES_MAX} at most", where=str(memory.path))
+    return count

@@ -280,7 +280,8 @@ class ReceiverConfig(Struct, frozen=True):
     pool_bytes: Annotated[
         int,
         Facts(
-            "Size of the receive pool in shared memory; at most a quarter of what is free there is taken.",
+            "Size of the receive pool in shared memory; at most a quarter of what is free there is taken. A supplier's "
+            "is shared out among its sources.",
             unit="bytes",
             least=RECEIVE_POOL_BYTES_MIN,
             most=64 * GIB,

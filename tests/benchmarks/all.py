@@ -78,6 +78,7 @@ STEPS: Final = (
     Step("packets", "bench_packets", ("--rounds", ROUNDS), ("--transactions", "50000")),
     Step("partitions", "bench_partitions", ("--rounds", ROUNDS), ("--transactions", "50000")),
     Step("suppliers", "bench_suppliers", ("--rounds", ROUNDS), ("--transactions", "50000"), ("postgresql",)),
+    Step("hub", "bench_hub", ("--rounds", ROUNDS), ("--transactions", "50000")),
     Step("seeing", "bench_seeing", (), ("--rounds", "2")),
     Step("patrol", "bench_patrol", ("--rounds", ROUNDS), ("--rows", "200000")),
     Step("audit", "bench_audit", ("--rounds", ROUNDS), ("--transactions", "100000")),

@@ -118,6 +118,17 @@ def _latency(one: Line) -> Row:
     return "latency", ", ".join(ratios + _befores(one, median)), text
 
 
+def _hub(one: Line) -> Row:
+    def median(figure: Any) -> float:
+        return float(figure["visible"]["median"])
+
+    ours = _ours(one)
+    text = (
+        f"{ours['visible']['median']} ms, worst {ours['visible']['worst']}; backlog {ours['backlog_per_s']:,} a second"
+    )
+    return "a small transaction beside another site's backlog", ", ".join(_befores(one, median)), text
+
+
 def _commit(one: Line) -> Row:
     names = {"apsw": f"plain SQLite, {one['against']}", "sqlite3": "the same by sqlite3", "gtm": "GT.M"}
     names |= {"floor: door": "the floor"}
@@ -241,6 +252,7 @@ ROWS: Final[dict[str, Callable[[Line], Row]]] = {
     "wire": _wire,
     "audit": _audit,
     "filter": _filter,
+    "hub": _hub,
     "large": _large,
     "packets": _packets,
     "partitions": _partitions,

@@ -136,6 +136,14 @@ def test_suppliers_with_two_regions(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_hub(tmp_path: Path) -> None:
+    (line,) = lines_of(tmp_path, "hub", "--transactions", "3000", "--rounds", "1")
+    figure = line["figure"][name_of(ROOT)]
+    assert figure["count"] > 0
+    assert min(figure["backlog_per_s"], figure["visible"]["median"]) > 0
+
+
+@pytest.mark.long
 def test_partitions(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, "partitions", "--transactions", "2000", "--rounds", "1", "--wanted", "half", "nothing")
     assert [one["wanted"] for one in lines] == ["whole", "half", "nothing"]

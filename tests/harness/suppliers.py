@@ -192,10 +192,14 @@ class Suppliers:
         return count
 
     @contextmanager
-    def receive_pool(self, consumer: str, from_seqno: int) -> Iterator[ReceivePool]:
-        """A new one, of a stream that begins there."""
+    def receive_pool(self, consumer: str, from_seqno: int, *, lanes: int = 1) -> Iterator[ReceivePool]:
+        """A new one, of a stream that begins there. `pool_bytes` for each lane."""
         pool = ReceivePool.create(
-            self.by[consumer].content.uuid, configured_bytes=self.pool_bytes, last_seqno=from_seqno - 1, replace=True
+            self.by[consumer].content.uuid,
+            configured_bytes=lanes * self.pool_bytes,
+            last_seqno=from_seqno - 1,
+            replace=True,
+            lanes_max=lanes,
         )
         pool.note_receiver(os.getpid(), time.monotonic_ns(), connected=True)
         try:

@@ -12,6 +12,7 @@ import pytest
 import trio
 from msgspec.structs import replace
 
+from receiver_server.pool import make_pool
 from receiver_server.position import ReceivedParts, Reference
 from receiver_server.returning_primary import Returning
 from receiver_server.source_state import ServedConnection, SourceState
@@ -21,7 +22,7 @@ from replicate.daemon.figures import page
 from replicate.instance.instance import Instance
 from replicate.model.clock_skew import PeerClock
 from replicate.model.vector import Position, SynchronizationVector
-from replicate.pool.receive_pool import ReceivePool
+from replicate.pool.receive_pool import ReceivePool, RecordKind
 from replicate.wire.message import UpdateState
 from tests.harness.servers import ListLog
 
@@ -145,7 +146,9 @@ async def test_a_pool_is_replaced_by_an_empty_one_after_what_is_applied(
         return Position(7, SynchronizationVector(), {})
 
     monkeypatch.setattr("receiver_server.source_state.find_applied_soon", applied)
-    source.instance = cast(Any, SimpleNamespace(content=SimpleNamespace(uuid=b"w" * 16), path=source.instance.path))
+    source.instance = cast(
+        Any, SimpleNamespace(content=SimpleNamespace(uuid=b"w" * 16), path=source.instance.path, is_supplier=False)
+    )
     first = source.pool
     first.note_source(9, 1, 2, 3000)
     await source.replace_pool()
@@ -197,3 +200,48 @@ async def test_ready_while_a_source_streams_and_says_where_it_stands(source: Sou
     assert source.why_not_ready()  # it has not said where it stands
     connection.is_streaming = False
     assert source.why_not_ready() == source.context.text
+
+
+@pytest.mark.parametrize("is_made_again", [False, True], ids=["asked by the Update Process", "the pool is made again"])
+async def test_what_suppliers_had_sent_is_not_applied_because_it_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_made_again: bool
+) -> None:
+    """Each has a lane, and counts by the places in it: these say nothing after that."""
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    content = SimpleNamespace(fence=None, uuid=b"w" * 16)
+    instance = cast(Any, SimpleNamespace(path=tmp_path, run_directory=tmp_path, content=content, is_supplier=True))
+    context = DaemonContext("receiver", tmp_path, log=cast(Any, ListLog()))
+
+    async def applied_soon(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr("receiver_server.source_state.find_applied_soon", applied_soon)
+    monkeypatch.setattr("receiver_server.source_state.find_applied", lambda _instance: None)
+    made = make_pool(instance, 8 << 20, last_seqno=0, replace=False)
+    state = SourceState(context, instance, made, Returning(context, instance))
+    assert state.suppliers is not None
+    for name in ("b", "c"):
+        state.suppliers.entered(name.encode(), name, cast(Any, None))
+        state.suppliers.by[name.encode()].begins(1, 3)
+    state.suppliers.connections.clear()  # both have gone since
+    one, other = state.suppliers.by.values()
+    assert state.pool_of(one) is not state.pool_of(other)
+    for supplied in (one, other):
+        pool = state.pool_of(supplied)
+        for seqno in (1, 3):
+            assert pool.offer(b"x" * 100, seqno, seqno, 1, RecordKind.FRAMES)
+            supplied.received(seqno, pool.written_address, 1)
+    state.pool_of(other).free(state.pool_of(other).written_address)
+    if is_made_again:
+        await state.replace_pool()
+    else:
+        number = state.pool.request_restart()
+        await state.begin_anew()
+        assert state.pool.restart_done(number)
+    assert state.pool.is_empty
+    state.pool_of(one).offer(b"x" * 10_000, 1, 1, 1, RecordKind.FRAMES)
+    state.pool_of(one).free(state.pool_of(one).written_address)
+    assert state.applied_seqno == 3, "all of the other one's"
+    assert (one.applied_seqno, one.was_level, other.was_level) == (0, False, True)
+    state.close()

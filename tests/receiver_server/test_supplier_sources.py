@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver_server.supplier_sources import SuppliedSource, SuppliedSources
+from replicate.limits import LANES_MAX
 
 
 def test_a_stream_begins_where_both_vectors_say() -> None:
@@ -35,6 +36,19 @@ def test_a_stream_that_begins_again_forgets_what_lies_in_the_pool() -> None:
     assert one.last_seqno == 12, "its word of before is older"
 
 
+def test_what_was_dropped_from_the_pool_is_not_taken_for_applied() -> None:
+    """Its places mean nothing in the next one, nor where a restart has moved on to the end."""
+    both: SuppliedSources[str] = SuppliedSources()
+    both.entered(b"b", "b", "first")
+    one = both.by[b"b"]
+    one.begins(1, 7)
+    one.received(3, 100, 1)
+    one.received(7, 200, 2)
+    one.freed(100)
+    both.dropped()
+    assert (one.freed(1000), one.received_seqno, one.backlog, one.was_level) == (3, 3, 4, False)
+
+
 def test_it_was_level_once_all_is_applied_that_it_had_at_its_start() -> None:
     one = SuppliedSource("b")
     one.begins(1, 4)
@@ -54,11 +68,10 @@ def test_all_sources_together() -> None:
     assert (both.last_seqno, both.are_all_connected, both.lag_s(1)) == (None, False, None)
     both.entered(b"b", "b", "first")
     both.entered(b"c", "c", "second")
-    for number, one in enumerate(both.looked_at(0), 1):
+    for number, one in enumerate(both.by.values(), 1):
         one.begins(1, 10 * number)
         one.received(number, 100 * number, 1)
     assert (both.last_seqno, both.received_seqno, both.names, both.are_all_connected) == (30, 3, "b, c", True)
-    assert sum(one.applied_seqno for one in both.looked_at(100)) == 1
     assert both.left("first") == "second"
     assert not both.are_all_connected
     assert [(one["name"], one["is_connected"]) for one in both.facts(0.0)] == [("b", False), ("c", True)]
@@ -67,6 +80,19 @@ def test_all_sources_together() -> None:
     assert both.were_level == {"b"}
     both.forget_levels()
     assert both.were_level == set()
+
+
+def test_each_source_has_a_lane_of_its_own_until_there_are_no_more() -> None:
+    many: SuppliedSources[str] = SuppliedSources()
+    for number in range(LANES_MAX + 1):
+        many.entered(bytes([number]), str(number), str(number))
+    assert [one.lane for one in many.by.values()] == [*range(LANES_MAX), 0]
+    many.left("3")
+    many.entered(b"\x03", "3", "again")
+    assert many.by[b"\x03"].lane == 3, "what it sent before lies there"
+    many.forget(b"\x05")
+    many.entered(b"new", "new", "new")
+    assert many.by[b"new"].lane == 5
 
 
 def test_each_is_silent_by_its_own_period() -> None:
@@ -87,7 +113,7 @@ def test_each_is_silent_by_its_own_period() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 50), st.integers(0, 60)), max_size=20))
-def test_two_sources_in_one_pool_count_each_for_itself(steps: list[tuple[int, int, int]]) -> None:
+def test_two_sources_in_one_lane_count_each_for_itself(steps: list[tuple[int, int, int]]) -> None:
     """Records of both lie in turns; what is applied of each is its newest record that was freed whole."""
     both = [SuppliedSource("b"), SuppliedSource("c")]
     records: list[list[tuple[int, int]]] = [[], []]

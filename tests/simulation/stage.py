@@ -91,6 +91,7 @@ REAL: Final = (
 BETWEEN: Final = "sqlite.between_files"
 """As if SQLite had a failpoint: one file of a transaction is committed, and the next is not."""
 PART_BYTES: Final = 512
+LANE_BYTES_MIN: Final = 20 * 1024
 SIZES: Final[dict[str, dict[str, Any]]] = {
     "replicate.door.primary": {"RING_SLOTS": RING_SLOTS, "RING_RECORD_BYTES_MAX": 500},
     "replicate.door.recovery.roll_forward": {"RING_RECORD_BYTES_MAX": 500},
@@ -98,6 +99,7 @@ SIZES: Final[dict[str, dict[str, Any]]] = {
     "replicate.journal.spool": {"PART_BYTES": PART_BYTES},
     "replicate.journal.spool_format": {"PART_BYTES": PART_BYTES},
     "replicate.pool.journal_pool": {"BATCH_BYTES_MAX": BATCH_BYTES},
+    "replicate.pool.receive_pool": {"RECEIVE_POOL_BYTES_MIN": LANE_BYTES_MIN},
     "receiver_server.flow": {
         "BATCH_BYTES_MAX": BATCH_BYTES, "_HEADS_BYTES": 9 * 1024, "RECEIVE_POOL_BYTES_MIN": 8 * 1024,
     },

@@ -45,7 +45,7 @@ def words(**values: int) -> list[int]:
 def receive_pool(source_last_seqno: int = 0, told_s: float | None = None, **facts: Any) -> Any:
     made = {
         "memory": SimpleNamespace(bytes=64 << 20, note_home=lambda _path: None), "last_received_seqno": 0,
-        "applied_seqno": 0, "durable_seqno": 0, "fill_fraction": 0.0, "source_period_s": 0.0, "source_told_ns": 0,
+        "applied_seqno": 0, "durable_seqno": 0, "fullest": 0.0, "source_period_s": 0.0, "source_told_ns": 0,
         "is_connected": False, "source_told_s": lambda _now: told_s, "words": [0] * 512,
     }  # fmt: skip
     made["words"][SOURCE_LAST_SEQNO] = source_last_seqno  # type: ignore[index]
@@ -150,7 +150,7 @@ async def update(pool: Any, known: int) -> dict[str, Any]:
 
 
 async def all_of_them(directory: Path) -> dict[str, Any]:
-    here = {"last_received_seqno": 1100, "applied_seqno": 900, "durable_seqno": 890, "fill_fraction": 0.12345,
+    here = {"last_received_seqno": 1100, "applied_seqno": 900, "durable_seqno": 890, "fullest": 0.12345,
             "source_period_s": 2.0, "source_told_ns": 4_000_000_000, "is_connected": True}  # fmt: skip
     return {
         "source, as it begins": await source(lambda _consumer: None),

@@ -364,10 +364,10 @@ def test_words_do_not_overlap() -> None:
         for name, value in vars(word).items()
         if name.isupper()
         and isinstance(value, int)
-        and name not in ("CONTROL_BYTES", "CONTROL_WORDS", "HEAD_BYTES", "RECEIVE_POOL_BYTES_MIN", "SLEEPERS",
-                         "SLEEPERS_OFFSET", "SLEEPERS_WORDS", "UPDATE_SLOT")
+        and name not in ("CONTROL_BYTES", "CONTROL_WORDS", "HEAD_BYTES", "LANES_MAX", "RECEIVE_POOL_BYTES_MIN",
+                         "SLEEPERS", "SLEEPERS_OFFSET", "SLEEPERS_WORDS", "UPDATE_SLOT")
     ]  # fmt: skip
-    assert len(places) == len(set(places)) == 20
+    assert len(places) == len(set(places)) == 23
     assert min(places) >= 16  # after the header
 
 
@@ -376,3 +376,100 @@ def test_closing_twice(producer: ReceivePool) -> None:
     other.close()
     other.close()
     assert producer.is_current()
+
+
+# Lanes: a pool for each source.
+
+
+@pytest.fixture
+def laned() -> Iterator[ReceivePool]:
+    made = ReceivePool.create(INSTANCE, configured_bytes=3 * RECEIVE_POOL_BYTES_MIN, last_seqno=0, lanes_max=8)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("size", "most", "lanes"), [(128, 8, 8), (31, 8, 7), (8, 8, 2), (7, 8, 1), (128, 1, 1)])
+def test_each_lane_is_as_large_as_a_pool_must_be(size: int, most: int, lanes: int) -> None:
+    assert word.lanes_in(size * MIB, most) == lanes
+
+
+def test_a_pool_without_lanes_is_as_ever(producer: ReceivePool) -> None:
+    assert producer.lanes == (producer,)
+    assert (producer.words[word.LANES], producer.size_bytes) == (0, producer.memory.bytes)
+    assert producer.capacity == producer.memory.bytes - CONTROL_BYTES
+
+
+def test_each_lane_is_full_and_freed_by_itself(laned: ReceivePool) -> None:
+    other = ReceivePool.attach(INSTANCE)
+    assert len(laned.lanes) == len(other.lanes) == 3
+    assert [lane.size_bytes for lane in laned.lanes] == [RECEIVE_POOL_BYTES_MIN] * 3
+    first, second, third = laned.lanes
+    seqno = 0
+    while offer(second, seqno + 1, largest=60_000):
+        seqno += 1
+    assert second.fill_fraction > 0.98
+    assert (first.used_bytes, third.used_bytes, laned.is_empty) == (0, 0, False)
+    assert laned.fullest == second.fill_fraction
+    seen = other.arrived_address
+    assert offer(third, 5)
+    assert other.arrived_address != seen
+    assert offer(first, 9, 11)
+    assert [numbers(lane) for lane in other.lanes] == [[11], list(range(1, seqno + 1)), [5]]
+    for record in list(other.lanes[1].peek()):
+        other.lanes[1].free(record.next_address)
+    assert offer(second, seqno + 1, largest=60_000)
+    assert [numbers(lane) for lane in other.lanes] == [[11], [seqno + 1], [5]]
+    other.close()
+
+
+def test_random_lanes_beside_lists(laned: ReceivePool) -> None:
+    """Nothing of one lane is ever seen, moved or overwritten by what happens in another."""
+    rng = random.Random(11)
+    kept: list[list[int]] = [[], [], []]
+    for seqno in range(1, 3000):
+        place = rng.randrange(3)
+        lane = laned.lanes[place]
+        if offer(lane, seqno, largest=60_000):
+            kept[place].append(seqno)
+        if rng.random() < 0.3:
+            free = rng.randrange(len(kept[place]) + 1)
+            for record in list(lane.peek())[:free]:
+                lane.free(record.next_address)
+            del kept[place][:free]
+        if seqno % 100 == 0:
+            assert [numbers(one) for one in laned.lanes] == kept
+
+
+def test_a_restart_empties_all_lanes(laned: ReceivePool) -> None:
+    for lane in laned.lanes:
+        assert offer(lane, 1)
+    number = laned.request_restart()
+    laned.restart(0)
+    assert laned.is_empty
+    assert laned.restart_done(number)
+
+
+def test_a_producer_that_begins_verifies_all_lanes(laned: ReceivePool) -> None:
+    assert offer(laned, 1)
+    assert offer(laned.lanes[2], 1)
+    ReceivePool.open_producer(INSTANCE).close()
+    laned.lanes[2].memory_of_data[HEAD_BYTES + 3] ^= 1
+    with pytest.raises(DamagedError, match="does not verify"):
+        ReceivePool.open_producer(INSTANCE)
+
+
+def test_more_lanes_than_there_can_be_are_damage(laned: ReceivePool) -> None:
+    laned.words[word.LANES] = 9
+    with pytest.raises(DamagedError, match="9 lanes"):
+        ReceivePool.attach(INSTANCE)
+
+
+def test_one_of_an_earlier_release_gets_lanes_when_it_is_empty(producer: ReceivePool) -> None:
+    """A supplier's pool had none."""
+    producer.close()
+    old = ReceivePool.create(INSTANCE, configured_bytes=2 * RECEIVE_POOL_BYTES_MIN, last_seqno=0, replace=True)
+    assert old.can_be_remade(2 * RECEIVE_POOL_BYTES_MIN, 8)
+    assert not old.can_be_remade(2 * RECEIVE_POOL_BYTES_MIN)
+    assert offer(old, 1)
+    assert not old.can_be_remade(2 * RECEIVE_POOL_BYTES_MIN, 8)
+    old.close()

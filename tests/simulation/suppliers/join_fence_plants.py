@@ -52,7 +52,7 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
 }
 FOUND: Final[Mapping[str, tuple[str, int]]] = {
     "who was let write is waited for by its record alone": ("joining-fenced-liveness", 1),
-    "a fence does not wait for who joins": ("joining-fenced-safety", 11),
+    "a fence does not wait for who joins": ("joining-fenced-safety", 23),
     "who joins writes on while others stand aside": ("joining-fenced-safety", 6),
 }
 """Worlds that find what few others find, to be lived first."""

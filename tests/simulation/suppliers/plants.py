@@ -163,11 +163,24 @@ def _freed_before_commit() -> list[Change]:
 
     def take(self: Any, records: Any, done: Any) -> Any:
         for record in records:
-            self.pool.free(record.next_address)
+            self._lane.pool.free(record.next_address)
         return kept(self, records, done)
 
     kept = Applier._take_frames
     return [(Applier, "_take_frames", take), (Applier, "_free", nothing)]
+
+
+def _all_lanes_are_freed() -> list[Change]:
+    """What was applied of one source frees what others have sent."""
+
+    def free(self: Any, records: Any, taken: int) -> None:
+        kept(self, records, taken)
+        for lane in self.pool.lanes:
+            if lane is not self._lane.pool:
+                lane.free(lane.written_address)
+
+    kept = Applier._free
+    return [(Applier, "_free", free)]
 
 
 def _merged_is_sent() -> list[Change]:
@@ -236,12 +249,14 @@ PLANTS: Final[dict[str, Callable[[], list[Change]]]] = {
     "rows that bear no stamps yet are met by nobody": _nothing_is_met,
     "rows with stamps are met by nobody": _stamps_are_not_met,
     "what is about to be committed is called applied": _freed_before_commit,
+    "what is applied of one source frees what others sent": _all_lanes_are_freed,
     "a value that was lost is not kept": _loser_is_not_kept,
     "a value that was lost is kept twice": _loser_is_kept_twice,
 }
 FOUND: Final[Mapping[str, tuple[str, int]]] = {
-    "what was only received is reported as applied": ("suppliers-safety", 6),
+    "what a large one came to is sent on": ("suppliers-liveness", 125),
+    "what was only received is reported as applied": ("suppliers-liveness", 5),
     "rows that wait for a name are forgotten": ("suppliers-liveness", 18),
 }
-"""Worlds that find what few others find, to be lived first. In the second one a site is restored, and gets back rows of
+"""Worlds that find what few others find, to be lived first. In the last one a site is restored, and gets back rows of
 one name."""

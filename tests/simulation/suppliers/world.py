@@ -45,6 +45,9 @@ WITH_TWO_REGIONS: Final = (1, 5)
 _templates: dict[tuple[int, bool, int, int], list[Made]] = {}
 """By the number of suppliers, whether they share a table, how many are yet to come, and the number of regions."""
 
+POOL_BYTES: Final = {12 * 1024: 12 * 1024, 16 * 1024: 32 * 1024, 24 * 1024: 72 * 1024}
+"""Of a receive pool, by what `config_of` has drawn: one lane, two or four."""
+
 
 @dataclass
 class Backup:
@@ -108,7 +111,8 @@ class SupplierWorld(BaseWorld):
     def config_at(self, name: str) -> Config:
         """That host's settings."""
         config = config_of(self.dice, self.climate.durabilities[name])
-        return replace(config, update=replace(config.update, tell_seen_s=self.climate.tell_seen_s))
+        receiver = replace(config.receiver, pool_bytes=POOL_BYTES[config.receiver.pool_bytes])
+        return replace(config, receiver=receiver, update=replace(config.update, tell_seen_s=self.climate.tell_seen_s))
 
     @property
     def _kind(self) -> tuple[int, bool, int, int]:
