@@ -124,12 +124,11 @@ class ReceiverConnection:
             hello_timeout_s=max(0.001, hello_by - trio.current_time()),
             proven=peer.names,
         )
-        flow = Flow(source.pool.size_bytes, config.xoff_percent, config.xon_percent)
         told_by = source.filter.looked_at(config.filter_format)
         with suppress(ReplicateError):  # what needs the file says so
             source.instance.look_again()
         me = introduction(source.instance, config.heartbeat_period_s, told_by, is_seeded=seeds.is_wanted)
-        self.link = ReceiverLink(settings, flow, me, trio.current_time(), time.time_ns())
+        self.link = ReceiverLink(settings, self._new_flow(), me, trio.current_time(), time.time_ns())
         self.drive = Drive(
             self.link,
             peer.stream,
@@ -345,7 +344,7 @@ class ReceiverConnection:
         assert link.peer is not None
         try:
             while True:
-                if not source.pool.is_current():
+                if source.is_pool_outdated:
                     await source.renew_pool()
                 began = source.pool.restarts
                 found = await source.find_vector(link.peer)
@@ -370,6 +369,8 @@ class ReceiverConnection:
             self.end("another incarnation has begun here")
             return
         self._asked_for, self.has_asked = source.instance.content.choice.asked, True
+        link.flow = self._new_flow()  # of a share of the pool, if it was divided since
+        self._waiting_bytes_max = link.flow.window_bytes + 3 * BATCH_BYTES_MAX
         self.report()
         hit("receiver.before_restart")
         link.send_restart(BY_VECTOR, found.vector, found.chains)
@@ -609,6 +610,10 @@ class ReceiverConnection:
         return self._waiting_bytes + (self._filtering.waiting_bytes if self._filtering is not None else 0)
 
     # Progress.
+
+    def _new_flow(self) -> Flow:
+        config = self.source.settings
+        return Flow(self.source.pool.size_bytes, config.xoff_percent, config.xon_percent)
 
     def _is_wanted_otherwise(self) -> bool:
         """Whether the stream should bring other partitions, or one of them from a place that is known."""

@@ -22,7 +22,6 @@ from replicate.errors import (
     WrongInstanceError,
 )
 from replicate.instance.instance import Instance
-from replicate.limits import LANES_MAX
 from replicate.model.vector import Position
 from replicate.pool.receive_pool import ReceivePool
 
@@ -45,33 +44,18 @@ async def open_pool(context: DaemonContext, instance: Instance) -> ReceivePool:
     else:
         context.log.info("receive pool found", pool_bytes=pool.memory.bytes, used_bytes=pool.used_bytes)
         configured_bytes = context.config.receiver.pool_bytes
-        if not pool.can_be_remade(configured_bytes, _lanes_max(instance)):
+        if not pool.can_be_remade(configured_bytes):
             return pool
         context.log.info("receive pool made again", pool_bytes=pool.memory.bytes, configured_bytes=configured_bytes)
         pool.close()
         replace = True
     applied = await find_applied_soon(context, instance)
-    return make_pool(
-        instance,
-        context.config.receiver.pool_bytes,
+    return ReceivePool.create(
+        instance.content.uuid,
+        configured_bytes=context.config.receiver.pool_bytes,
         last_seqno=applied.last_seqno if applied is not None and not instance.is_supplier else 0,
         replace=replace,
     )
-
-
-def make_pool(instance: Instance, configured_bytes: int, *, last_seqno: int, replace: bool) -> ReceivePool:
-    """An empty one, a supplier's with a lane for each source. Raises as `ReceivePool.create`."""
-    return ReceivePool.create(
-        instance.content.uuid,
-        configured_bytes=configured_bytes,
-        last_seqno=last_seqno,
-        replace=replace,
-        lanes_max=_lanes_max(instance),
-    )
-
-
-def _lanes_max(instance: Instance) -> int:
-    return LANES_MAX if instance.is_supplier else 1
 
 
 async def find_applied_soon(context: DaemonContext, instance: Instance) -> Position | None:

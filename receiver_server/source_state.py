@@ -21,7 +21,7 @@ from msgspec import Struct
 from receiver_server.definitions import definitions_here
 from receiver_server.link import ReceiverLink
 from receiver_server.patrol import PatrolFound
-from receiver_server.pool import find_applied_soon, make_pool
+from receiver_server.pool import find_applied_soon
 from receiver_server.position import ReceivedParts, Reference, find_applied, find_reference, find_vector
 from receiver_server.returning_primary import Returning
 from receiver_server.supplier_sources import SuppliedSource, SuppliedSources
@@ -43,7 +43,7 @@ from replicate.model.contact import known as judge
 from replicate.model.transaction import TableDefinition
 from replicate.model.vector import Position
 from replicate.pool.doorbell import Doorbells
-from replicate.pool.receive_pool import ReceivePool
+from replicate.pool.receive_pool import ReceivePool, lanes_in
 from replicate.roles.restored_supplier import settle, turn_back
 from replicate.roles.source_refusal import forget_verdict, note_verdict, verdict_of
 from replicate.settings.table import ReceiverConfig
@@ -297,16 +297,33 @@ class SourceState:
         async with self._pool_lock:
             self._make_pool(await find_applied_soon(self.context, self.instance))
 
+    @property
+    def _lanes_wanted(self) -> int:
+        """One for each source."""
+        return 1 if self.suppliers is None else len(self.suppliers.by)
+
+    @property
+    def is_pool_outdated(self) -> bool:
+        """Whether somebody has taken the pool away, as a change of the role does; on a supplier, also whether it has no
+        lane for a source that has come."""
+        lacks_lanes = lanes_in(self.pool.memory.bytes, self._lanes_wanted) > len(self.pool.lanes)
+        return lacks_lanes or not self.pool.is_current()
+
     async def renew_pool(self) -> None:
-        """The same where somebody has taken the pool away, as a change of the role does. What sources have put there is
-        lost with it: each that streams is sent away before there is another one, and begins again."""
+        """The same where the pool is outdated. What sources have put there is lost with it: each that streams is sent
+        away before there is another one, and begins again."""
         async with self._pool_lock:
-            if self.pool.is_current():  # another connection was quicker
+            if not self.is_pool_outdated:  # another connection was quicker
                 return
-            self.log.warning("receive pool was removed", where=str(self.pool.memory.path))
+            if self.pool.is_current():
+                why = "each source gets a receive pool of its own"
+                self.log.info(why, sources=self._lanes_wanted)
+            else:
+                why = "the receive pool was removed"
+                self.log.warning(why, where=str(self.pool.memory.path))
             applied = await find_applied_soon(self.context, self.instance)
             while any(one.has_asked for one in self.all_connections):
-                await self.disconnect("the receive pool was removed")
+                await self.disconnect(why)
             self._make_pool(applied)
 
     def _make_pool(self, applied: Position | None) -> None:
@@ -314,7 +331,13 @@ class SourceState:
         self._applied_seqno = self._begins_after(applied)
         told = self.pool.source_note()
         self._drop(self.pool.close)
-        self.pool = make_pool(self.instance, self.settings.pool_bytes, last_seqno=self._applied_seqno, replace=True)
+        self.pool = ReceivePool.create(
+            self.instance.content.uuid,
+            configured_bytes=self.settings.pool_bytes,
+            last_seqno=self._applied_seqno,
+            replace=True,
+            lanes=self._lanes_wanted,
+        )
         self.pool.note_source(*told)
         self.pool.memory.note_home(self.instance.path)
         self.log.warning("receive pool made again", last_applied_seqno=self._applied_seqno)

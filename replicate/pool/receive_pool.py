@@ -160,10 +160,10 @@ class ReceivePool:
 
     @classmethod
     def create(
-        cls, instance: bytes, *, configured_bytes: int, last_seqno: int, replace: bool = False, lanes_max: int = 1
+        cls, instance: bytes, *, configured_bytes: int, last_seqno: int, replace: bool = False, lanes: int = 1
     ) -> ReceivePool:
-        """An empty pool after `last_seqno` (the last one applied), ready for use, and we are its producer. It has
-        `lanes_max` lanes, or as many as there can be of RECEIVE_POOL_BYTES_MIN.
+        """An empty pool after `last_seqno` (the last one applied), ready for use, and we are its producer. It has so
+        many `lanes`, or as many as there can be (`lanes_in`).
 
         `instance`: the 16 bytes of its UUID. Only under the Receiver Server's own lock. Errors: SharedMemory.create.
         """
@@ -175,8 +175,8 @@ class ReceivePool:
             replace=replace,
         )
         fcntl.flock(memory.fd, fcntl.LOCK_SH)  # the kernel knows that a process uses it, until that ends
-        if (lanes := lanes_in(memory.bytes, lanes_max)) > 1:
-            memory.words[LANES] = lanes
+        if (count := lanes_in(memory.bytes, lanes)) > 1:
+            memory.words[LANES] = count
         pool = cls(memory)
         for index in (LAST_RECEIVED_SEQNO, APPLIED_SEQNO, DURABLE_SEQNO):
             pool.words[index] = last_seqno
@@ -211,14 +211,12 @@ class ReceivePool:
         pool.words[RECEIVER_GENERATION] += 1
         return pool
 
-    def can_be_remade(self, configured_bytes: int, lanes_max: int = 1) -> bool:
-        """Whether it has another size, or other lanes, than is configured, nothing is in it, and there is room for one
-        of just that size beside it: the Update Process may keep this one for a moment. Only its producer may ask,
-        before it goes on."""
+    def can_be_remade(self, configured_bytes: int) -> bool:
+        """Whether it has another size than is configured, nothing is in it, and there is room for one of just that size
+        beside it: the Update Process may keep this one for a moment. Only its producer may ask, before it goes on."""
         wanted_bytes = whole_pages(configured_bytes)
         words = self.words
-        has_lanes = len(self.lanes) == lanes_in(wanted_bytes, lanes_max)
-        if (wanted_bytes == self.memory.bytes and has_lanes) or not self.is_empty or self.received_parts:
+        if wanted_bytes == self.memory.bytes or not self.is_empty or self.received_parts:
             return False
         if words[RESTART_REQUEST] != words[RESTART_DONE]:
             return False
@@ -547,9 +545,9 @@ class ReceivePool:
         words[LAST_RECEIVED_SEQNO] = last
 
 
-def lanes_in(memory_bytes: int, lanes_max: int) -> int:
-    """How many lanes, at most so many, a pool of that size has: each is as large as a pool must be at least."""
-    return max(1, min(lanes_max, memory_bytes // RECEIVE_POOL_BYTES_MIN))
+def lanes_in(memory_bytes: int, wanted: int) -> int:
+    """How many lanes a pool of that size has where so many are wanted: each is as large as a pool must be at least."""
+    return max(1, min(wanted, LANES_MAX, memory_bytes // RECEIVE_POOL_BYTES_MIN))
 
 
 def _lanes(memory: SharedMemory) -> int:

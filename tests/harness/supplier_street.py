@@ -32,7 +32,7 @@ SETTINGS: Final = """
 [journal]
 pool_bytes = "1MiB"
 [receiver]
-pool_bytes = "4MiB"
+pool_bytes = "12MiB"
 heartbeat_period_s = 1
 [source]
 heartbeat_period_s = 1

@@ -199,7 +199,7 @@ class Suppliers:
             configured_bytes=lanes * self.pool_bytes,
             last_seqno=from_seqno - 1,
             replace=True,
-            lanes_max=lanes,
+            lanes=lanes,
         )
         pool.note_receiver(os.getpid(), time.monotonic_ns(), connected=True)
         try:

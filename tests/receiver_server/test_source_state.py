@@ -12,7 +12,6 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from receiver_server.pool import make_pool
 from receiver_server.position import ReceivedParts, Reference
 from receiver_server.returning_primary import Returning
 from receiver_server.source_state import ServedConnection, SourceState
@@ -218,7 +217,7 @@ async def test_what_suppliers_had_sent_is_not_applied_because_it_is_dropped(
 
     monkeypatch.setattr("receiver_server.source_state.find_applied_soon", applied_soon)
     monkeypatch.setattr("receiver_server.source_state.find_applied", lambda _instance: None)
-    made = make_pool(instance, 8 << 20, last_seqno=0, replace=False)
+    made = ReceivePool.create(b"w" * 16, configured_bytes=8 << 20, last_seqno=0, lanes=2)
     state = SourceState(context, instance, made, Returning(context, instance))
     assert state.suppliers is not None
     for name in ("b", "c"):

@@ -5,14 +5,21 @@ Kills, cuts, lost hosts and restorations are the campaign's (tests/faults/suppli
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import closing
+from typing import Final
 
 import pytest
 
+from replicate.instance.instance import Instance
+from replicate.pool.receive_pool import ReceivePool
 from tests.harness.supplier_street import AT_ONCE, NAMES, SCHEMA, SETTINGS, WRITER, SupplierStreet
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.slow
+DIVIDED: Final = "each source gets a receive pool of its own"
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +53,24 @@ def test_an_island_writes_on_and_comes_back(street: SupplierStreet) -> None:
     street.on(street.by["a"], "partition", "give", "3", "c")
     street.level()
     assert len(street.rows("b")["tc"]) == 55
+
+
+def test_each_source_has_a_receive_pool_of_its_own(street: SupplierStreet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub's pool was divided when the second site came, once; a Receiver Server that is killed finds it so."""
+    monkeypatch.setenv("REPLICATE_SHM_DIR", street.environment["REPLICATE_SHM_DIR"])
+
+    def lanes(name: str) -> int:
+        with closing(ReceivePool.attach(Instance.open(street.by[name]).content.uuid)) as pool:
+            return len(pool.lanes)
+
+    assert (lanes("a"), lanes("b"), lanes("c")) == (2, 1, 1)
+    log = street.by["a"] / "log" / "receiver.log"
+    divided = log.read_text().count(DIVIDED)
+    os.kill(street.pid(street.by["a"], "receiver"), signal.SIGKILL)
+    street.on(street.by["a"], "receiver", "start", "--listen", f"127.0.0.1:{street.ports['a']}")
+    street.finish([street.python(WRITER, str(street.by[name]), f"t{name}", "20") for name in ("b", "c")])
+    street.level()
+    assert (lanes("a"), log.read_text().count(DIVIDED)) == (2, divided)
 
 
 def test_an_island_and_the_others_write_one_table(street: SupplierStreet) -> None:

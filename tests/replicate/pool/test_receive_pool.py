@@ -383,7 +383,7 @@ def test_closing_twice(producer: ReceivePool) -> None:
 
 @pytest.fixture
 def laned() -> Iterator[ReceivePool]:
-    made = ReceivePool.create(INSTANCE, configured_bytes=3 * RECEIVE_POOL_BYTES_MIN, last_seqno=0, lanes_max=8)
+    made = ReceivePool.create(INSTANCE, configured_bytes=3 * RECEIVE_POOL_BYTES_MIN, last_seqno=0, lanes=3)
     yield made
     made.close()
 
@@ -462,14 +462,3 @@ def test_more_lanes_than_there_can_be_are_damage(laned: ReceivePool) -> None:
     laned.words[word.LANES] = 9
     with pytest.raises(DamagedError, match="9 lanes"):
         ReceivePool.attach(INSTANCE)
-
-
-def test_one_of_an_earlier_release_gets_lanes_when_it_is_empty(producer: ReceivePool) -> None:
-    """A supplier's pool had none."""
-    producer.close()
-    old = ReceivePool.create(INSTANCE, configured_bytes=2 * RECEIVE_POOL_BYTES_MIN, last_seqno=0, replace=True)
-    assert old.can_be_remade(2 * RECEIVE_POOL_BYTES_MIN, 8)
-    assert not old.can_be_remade(2 * RECEIVE_POOL_BYTES_MIN)
-    assert offer(old, 1)
-    assert not old.can_be_remade(2 * RECEIVE_POOL_BYTES_MIN, 8)
-    old.close()
