@@ -236,7 +236,8 @@ def test_an_instance_with_one_peer_needs_no_name_of_it(site: Site) -> None:
         source.hear("READY=1")
         log = site.home / "primary" / "log" / "source-secondary.log"
         aside = log.rename(log.with_suffix(".1"))
-        source.process.send_signal(signal.SIGHUP)  # systemctl reload
+        reload = setting(COMMON, "ExecReload").replace("$MAINPID", str(source.process.pid))
+        subprocess.run(shlex.split(reload), check=True)
         wait_until(lambda: log.exists() and "log reopened" in log.read_text(), what=f"a new log beside {aside}")
         source.stop()
         events = [[json.loads(line)["event"] for line in file.read_text().splitlines()] for file in (aside, log)]
