@@ -444,6 +444,11 @@ class SourceState:
 
     # What is said, and what is known.
 
+    @property
+    def _is_paused(self) -> bool:
+        """Whether a source was told to pause."""
+        return any(one.is_stopped for one in self.all_connections)
+
     def tell(self, activity: str | None = None) -> None:
         """The status line (None: as it was) and the facts that explain it."""
         self.activity = activity if activity is not None else self.activity
@@ -462,7 +467,7 @@ class SourceState:
             measured["lag_at_least_s"] = None  # the lag itself says more
         told: dict[str, Any] = {TOLD: self.pool.source_told_ns or None}
         if self.suppliers is not None:
-            told["suppliers"] = self.suppliers.facts(trio.current_time())
+            told["suppliers"] = self.suppliers.facts(trio.current_time(), lambda one: one.is_stopped)
         clocks = self._judge_clocks()
         if clocks or CLOCKS in self.context.facts:
             told[CLOCKS] = clocks
@@ -509,7 +514,7 @@ class SourceState:
             "backlog": known.backlog,
             "connected": active is not None,
             "known": known.is_known,
-            "paused": active is not None and active.is_stopped,
+            "paused": self._is_paused,
             "last_contact_s": self.heard.age_s(),
             "update_running": self.is_update_running,
             "pool_fill": fill,
@@ -603,7 +608,7 @@ class SourceState:
             lasting={
                 "cut_s": active is None,
                 "silent_s": known.is_silent,
-                "paused_s": active is not None and active.is_stopped,
+                "paused_s": self._is_paused,
             },
         )
         return known

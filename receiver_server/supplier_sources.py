@@ -11,6 +11,7 @@ Leaves to others: connections, the pool's memory, clocks. Pure.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from replicate.daemon.statistics import Lag
@@ -159,12 +160,13 @@ class SuppliedSources(Generic[C]):
         found = (self.by[key].silent_s(now_s) for key in self.connections)
         return max((one for one in found if one is not None), default=None)
 
-    def facts(self, now_s: float) -> list[dict[str, object]]:
-        """Of each, for the status. `now_s`: by the clock of `heard`."""
+    def facts(self, now_s: float, is_paused: Callable[[C], bool]) -> list[dict[str, object]]:
+        """Of each, for the status. `now_s`: by the clock of `heard`; `is_paused`: whether it was told to pause."""
         return [
             {
                 "name": one.name,
                 "is_connected": key in self.connections,
+                "is_paused": key in self.connections and is_paused(self.connections[key]),
                 "silent_s": one.silent_s(now_s) if key in self.connections else None,
                 "was_level": one.was_level,
                 "last_seqno": one.last_seqno,

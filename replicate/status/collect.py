@@ -654,6 +654,7 @@ def _suppliers(instance: Instance) -> tuple[SupplierReport, ...]:
             int(one.get("last_applied_seqno", 0)),
             receiver.is_running and one.get("was_level") is True,
             float(silent_s) if isinstance(silent_s := one.get("silent_s"), (int, float)) else None,
+            receiver.is_running and one.get("is_paused") is True,
         )
         for one in found
         if isinstance(one, dict)

@@ -171,6 +171,8 @@ class SupplierReport(Struct, frozen=True):
     """All that it had when its stream began is applied here."""
     silent_s: float | None = None
     """How long nothing has come from it, where that is longer than it may be."""
+    is_paused: bool = False
+    """It was told to pause (XOFF): its receive pool is full."""
 
 
 class ReceivingReport(LineReport, frozen=True):

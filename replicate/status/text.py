@@ -77,6 +77,7 @@ def _paragraphs(status: Status) -> Iterator[tuple[int, str]]:
         yield from _source(receiving)
         for one in status.suppliers if len(status.suppliers) > 1 else ():
             state = ", not connected" if not one.is_connected else ", silent" if one.silent_s is not None else ""
+            state += ", paused (XOFF)" if one.is_paused else ""
             numbers = f"written {one.last_seqno}; received {one.last_received_seqno}, applied {one.last_applied_seqno}"
             yield 4, f"from {one.name}: {numbers}{state}"
         percent = receiving.pool_percent

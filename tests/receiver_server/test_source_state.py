@@ -32,7 +32,7 @@ class Served:
     """The connection of a source that has asked for the stream."""
 
     def __init__(self) -> None:
-        self.link: Any = SimpleNamespace(next_expected_seqno=1, last_heard=trio.current_time())
+        self.link: Any = SimpleNamespace(next_expected_seqno=1, last_heard=trio.current_time(), peer=None)
         self.drive: Any = None
         self.gone = trio.Event()
         self.is_streaming = True
@@ -221,8 +221,11 @@ async def test_what_suppliers_had_sent_is_not_applied_because_it_is_dropped(
     state = SourceState(context, instance, made, Returning(context, instance))
     assert state.suppliers is not None
     for name in ("b", "c"):
-        state.suppliers.entered(name.encode(), name, cast(Any, None))
+        state.suppliers.entered(name.encode(), name, cast(Any, Served()))
         state.suppliers.by[name.encode()].begins(1, 3)
+    assert not state.measured(state.known_of_source())["paused"]
+    cast(Any, state.suppliers.connections[b"b"]).is_stopped = True
+    assert state.measured(state.known_of_source())["paused"], "that one came first"
     state.suppliers.connections.clear()  # both have gone since
     one, other = state.suppliers.by.values()
     assert state.pool_of(one) is not state.pool_of(other)

@@ -63,6 +63,10 @@ def test_it_was_level_once_all_is_applied_that_it_had_at_its_start() -> None:
     assert one.was_level, "nothing is lacking from the start"
 
 
+def is_paused(connection: str) -> bool:
+    return connection == "second"
+
+
 def test_all_sources_together() -> None:
     both: SuppliedSources[str] = SuppliedSources()
     assert (both.last_seqno, both.are_all_connected, both.lag_s(1)) == (None, False, None)
@@ -74,8 +78,10 @@ def test_all_sources_together() -> None:
     assert (both.last_seqno, both.received_seqno, both.names, both.are_all_connected) == (30, 3, "b, c", True)
     assert both.left("first") == "second"
     assert not both.are_all_connected
-    assert [(one["name"], one["is_connected"]) for one in both.facts(0.0)] == [("b", False), ("c", True)]
+    assert [(one["name"], one["is_connected"]) for one in both.facts(0.0, is_paused)] == [("b", False), ("c", True)]
+    assert [one["is_paused"] for one in both.facts(0.0, is_paused)] == [False, True]
     assert both.left("second") is None
+    assert [one["is_paused"] for one in both.facts(0.0, is_paused)] == [False, False]
     both.by[b"b"].was_level = True
     assert both.were_level == {"b"}
     both.forget_levels()
@@ -104,12 +110,12 @@ def test_each_is_silent_by_its_own_period() -> None:
     both.by[b"c"].heard(100.0, 60.0)
     assert both.silent_s(101.0) is None
     assert both.silent_s(130.0) == 30.0
-    assert [(one["name"], one["silent_s"]) for one in both.facts(130.0)] == [("b", 30.0), ("c", None)]
+    assert [(one["name"], one["silent_s"]) for one in both.facts(130.0, is_paused)] == [("b", 30.0), ("c", None)]
     both.by[b"b"].heard(130.0, 1.0)
     assert both.silent_s(130.0) is None
     both.left("first")
     assert both.silent_s(1000.0) == 900.0
-    assert [one["silent_s"] for one in both.facts(1000.0)] == [None, 900.0], "that one is not connected"
+    assert [one["silent_s"] for one in both.facts(1000.0, is_paused)] == [None, 900.0], "that one is not connected"
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 50), st.integers(0, 60)), max_size=20))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from replicate.limits import MIB
-from replicate.status.text import COMMAND, WIDTH_LEAST, seconds, size, wrapped
+from replicate.status.report import SupplierReport
+from replicate.status.text import COMMAND, WIDTH_LEAST, lines, seconds, size, wrapped
+from tests.replicate.seeing.test_history import SECONDARY
 
 WORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=30)
 COMMANDS = st.sampled_from(
@@ -67,3 +70,17 @@ def test_sizes(value: int, text: str) -> None:
 @given(value=st.floats(0.001, 1e9))
 def test_a_duration_is_never_told_as_none(value: float) -> None:
     assert not seconds(value).startswith(("0 ", "0.0 "))
+
+
+def test_of_several_sources_each_says_what_is_with_it() -> None:
+    sources = (
+        SupplierReport("north", True, 9, 8, 7, was_level=True, is_paused=True),
+        SupplierReport("south", True, 5, 5, 5, was_level=True),
+        SupplierReport("west", False, 3, 3, 3, was_level=True),
+    )
+    told = [line.strip() for line in lines(replace(SECONDARY, suppliers=sources)) if line.strip().startswith("from ")]
+    assert told == [
+        "from north: written 9; received 8, applied 7, paused (XOFF)",
+        "from south: written 5; received 5, applied 5",
+        "from west: written 3; received 3, applied 3, not connected",
+    ]
