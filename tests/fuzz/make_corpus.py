@@ -449,6 +449,10 @@ def pools() -> Made:
     parts = pack_head(RecordKind.PARTS, 0, 1, 1, 1, part) + part
     yield "pool_receive", "parts", made({16: (len(parts) + 7) & ~7}, parts)
     yield "pool_receive", "empty", made({}, b"")
+    # LANES, and WRITTEN of the second one: eight share 16 KiB.
+    two = records.ljust(2048, b"\0") + records
+    yield "pool_receive", "lanes", made({31: 8, 16: len(records), 81: len(records)}, two)
+    yield "pool_receive", "too-many-lanes", made({31: 9, 16: len(records)}, records)
     for mode in (0, 2, 4):
         yield "pool_header", f"mode-{mode}", made({mode: 1, 1: 2, 6: 8192}, b"", mode)
         yield "pool_header", f"well-{mode}", made({}, b"", mode)

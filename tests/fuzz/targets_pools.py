@@ -113,20 +113,21 @@ def _quietly(reader: PoolReader) -> None:
 
 @_in_our_directory()
 def pool_receive(data: bytes) -> None:
-    """A consumer reads it; a new producer takes it over, counts, and offers more."""
+    """A consumer reads all lanes; a new producer takes it over, counts, and offers more."""
     if len(data) < 2:
         return
     _filled(PoolKind.RECEIVE, data)
     with closing(ReceivePool.attach(_INSTANCE)) as pool:
-        try:
-            last = None
-            for record in pool.peek():
-                last = record
-            if last is not None:
-                pool.free(last.next_address)
-        except ReplicateError:
-            pass
-        assert pool.fill_fraction >= 0.0
+        for lane in pool.lanes:
+            try:
+                last = None
+                for record in lane.peek():
+                    last = record
+                if last is not None:
+                    lane.free(last.next_address)
+            except ReplicateError:
+                pass
+        assert pool.fullest >= 0.0
         pool.update_alive_since_s(1)
         pool.restart_done(pool.request_restart())
     with closing(ReceivePool.open_producer(_INSTANCE)) as pool:
