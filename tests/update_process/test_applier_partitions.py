@@ -38,7 +38,7 @@ def test_each_way_counts(pair: Pair) -> None:
             run(pair, *transactions)
             pair.deliver(pool)
             work_all(applier)
-            while applier.left(pool.last_received_seqno):
+            while applier.left(applier.arrived):
                 pair.deliver(pool)
                 work_all(applier)
 

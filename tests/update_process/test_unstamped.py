@@ -124,7 +124,7 @@ def test_an_idle_supplier_stamps_nothing_and_still_awaits_the_others(tmp_path: P
     run(two, "b", "INSERT INTO ta VALUES (1, 'of b', 0)")
     with two.session("b") as session:
         applier = supplied_transactions.SupplierApplier(
-            session, cast(Any, SimpleNamespace(capacity=2**22, restart_requested=lambda: 0)), UpdateConfig(),
+            session, cast(Any, SimpleNamespace(capacity=2**22, lanes=(), restart_requested=lambda: 0)), UpdateConfig(),
             conflict_directory=tmp_path,
         )  # fmt: skip
         applier.tell()
