@@ -311,11 +311,15 @@ class SourceState:
 
     async def renew_pool(self) -> None:
         """The same where the pool is outdated. What sources have put there is lost with it: each that streams is sent
-        away before there is another one, and begins again."""
+        away before there is another one, and begins again. Where one of more lanes would not fit beside that which is
+        there, that one stays, and sources share its lanes."""
         async with self._pool_lock:
             if not self.is_pool_outdated:  # another connection was quicker
                 return
             if self.pool.is_current():
+                if not self.pool.can_be_divided(self.settings.pool_bytes, self._lanes_wanted):
+                    self.log.warning("no room to divide the receive pool: sources share it", sources=self._lanes_wanted)
+                    return
                 why = "each source gets a receive pool of its own"
                 self.log.info(why, sources=self._lanes_wanted)
             else:

@@ -220,11 +220,18 @@ class ReceivePool:
             return False
         if words[RESTART_REQUEST] != words[RESTART_DONE]:
             return False
+        return self._affordable_bytes(configured_bytes) == wanted_bytes
+
+    def can_be_divided(self, configured_bytes: int, lanes: int) -> bool:
+        """Whether there is room beside it for one of more lanes, where so many are wanted."""
+        return lanes_in(self._affordable_bytes(configured_bytes), lanes) > len(self.lanes)
+
+    def _affordable_bytes(self, configured_bytes: int) -> int:
+        """How large one beside it could be; 0: there is no room for any."""
         try:
-            directory = self.memory.path.parent
-            return affordable_bytes(directory, configured_bytes, RECEIVE_POOL_BYTES_MIN) == wanted_bytes
+            return affordable_bytes(self.memory.path.parent, configured_bytes, RECEIVE_POOL_BYTES_MIN)
         except (DiskFullError, JournalIOError, PermissionRefusedError):
-            return False
+            return 0
 
     def is_current(self) -> bool:
         """Whether this still is the instance's pool: one system call."""

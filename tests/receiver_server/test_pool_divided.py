@@ -1,0 +1,75 @@
+"""A supplier's receive pool is divided when a second source comes: what that must not do to the sources."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+import trio
+
+from replicate.instance.instance import Instance
+from replicate.limits import MIB
+from replicate.model.ruv import covers
+from replicate.pool.receive_pool import ReceivePool
+from tests.harness.servers import Daemon, Servers, point, servers
+from tests.harness.suppliers import Suppliers
+from tests.harness.waiting import wait_until_async
+from update_process.process import serve as serve_update
+
+pytestmark = pytest.mark.trio
+TWO_LANES: Final = 8 * MIB
+
+
+@pytest.fixture
+def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suppliers:
+    monkeypatch.setenv("REPLICATE_SHM_DIR", "")
+    return Suppliers.create(tmp_path, 3)
+
+
+def lanes(site: Instance) -> int:
+    with closing(ReceivePool.attach(site.content.uuid)) as pool:
+        return len(pool.lanes)
+
+
+async def streams(running: Servers, three: Suppliers, name: str) -> Daemon:
+    source = running.source(three.by[name], "b")
+    await wait_until_async(lambda: source.facts.get("state") == "sending", what=f"{name} streams")
+    return source
+
+
+async def test_without_room_for_another_pool_all_sources_share_the_one_that_is_there(
+    three: Suppliers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Update Process keeps it until it has seen the new one: both have to fit."""
+    site = three.by["b"]
+    async with servers() as running:
+        receiver = await running.receiver(site, receiver__pool_bytes=TWO_LANES)
+        running.start("update", site, serve_update)
+        for name in ("a", "c"):
+            point(three.by[name], "b", receiver)
+        await streams(running, three, "a")
+        made = len(receiver.log.events("receive pool made again"))
+        _leave_free(monkeypatch, 8 * MIB)
+        await streams(running, three, "c")
+        assert lanes(site) == 1
+        await trio.to_thread.run_sync(lambda: (three.write("a", 5), three.write("c", 5)))
+        for name in ("a", "c"):
+            await wait_until_async(lambda name=name: covers(three.vector("b"), three.vector(name)), what="all is here")
+        assert len(receiver.log.events("no room to divide the receive pool")) == 1
+        assert len(receiver.log.events("receive pool made again")) == made
+
+
+def _leave_free(monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
+    """So much is free where the pools are."""
+    kept: Callable[[Any], Any] = os.statvfs
+    pools = os.environ["REPLICATE_SHM_DIR"]
+
+    def told(path: Any) -> Any:
+        return SimpleNamespace(f_bavail=free_bytes, f_frsize=1) if str(path) == pools else kept(path)
+
+    monkeypatch.setattr(os, "statvfs", told)
