@@ -41,7 +41,7 @@ from replicate.limits import BATCH_BYTES_MAX, PARTITION_STREAM
 from replicate.model.clock_skew import PeerClock
 from replicate.model.table_wish import has_list
 from replicate.model.transaction import Kind
-from replicate.pool.receive_pool import UPDATE_SLOT, RecordKind
+from replicate.pool.receive_pool import UPDATE_SLOT, ReceivePool, RecordKind
 from replicate.pool.ring import HEAD_BYTES
 from replicate.security.authenticate import Authenticated
 from replicate.system.failpoint import hit
@@ -558,12 +558,17 @@ class ReceiverConnection:
         self._waiting_bytes += len(record.data) + BULK_OVERHEAD_BYTES
         self._pour()
 
+    @property
+    def _pool(self) -> ReceivePool:
+        """Where its records go: on a supplier into its lane, which it has before its stream begins."""
+        return self.source.pool_of(self._supplied or self.source.supplied_by(self.link.peer))
+
     def _pour(self) -> None:
         """Put into the pool what has room there. Nothing is put under an Update Process that asks to begin again."""
         source = self.source
         if source.must_begin_anew:
             return
-        pool, waiting = source.pool_of(self._supplied), self._waiting
+        pool, waiting = self._pool, self._waiting
         moved: list[_Waiting] = []
         while waiting:
             record = waiting[0]
@@ -641,7 +646,7 @@ class ReceiverConnection:
             if source.instance.content is not self._content and self._is_wanted_otherwise():
                 self.end("what is wanted here has changed")
                 return
-        pool = source.pool_of(self._supplied)
+        pool = self._pool
         received = link.last_received_seqno
         applied = min(source.applied_seqno, received)
         durable = min(pool.durable_seqno, applied)
@@ -671,7 +676,7 @@ class ReceiverConnection:
         source.statistics.count("xoff" if is_stopped else "xon")
         self.log.info(
             "XOFF sent as receive pool is above its level" if is_stopped else "XON sent",
-            unprocessed_bytes=source.pool_of(self._supplied).used_bytes + self._held_bytes,
+            unprocessed_bytes=self._pool.used_bytes + self._held_bytes,
             pool_bytes=source.pool.size_bytes,
         )
 

@@ -392,6 +392,10 @@ class SourceState:
             return
         self.log.error("this supplier was turned back to an older state: it takes no writes until all of it is back")
 
+    def supplied_by(self, peer: Introduction | None) -> SuppliedSource | None:
+        """On a supplier: what is known of that source, once it is accepted."""
+        return None if self.suppliers is None or peer is None else self.suppliers.by.get(peer.instance)
+
     def pool_of(self, supplied: SuppliedSource | None) -> ReceivePool:
         """Where records of that source go; None: of the only one."""
         lanes = self.pool.lanes

@@ -73,3 +73,21 @@ def _leave_free(monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
         return SimpleNamespace(f_bavail=free_bytes, f_frsize=1) if str(path) == pools else kept(path)
 
     monkeypatch.setattr(os, "statvfs", told)
+
+
+async def test_a_source_does_not_wait_until_anothers_lane_has_room(three: Suppliers) -> None:
+    """Nothing is applied meanwhile: the other one's lane stays full."""
+    site = three.by["b"]
+    async with servers() as running:
+        receiver = await running.receiver(site, receiver__pool_bytes=TWO_LANES)
+        for name in ("a", "c"):
+            point(three.by[name], "b", receiver)
+        await streams(running, three, "a")
+        other = await streams(running, three, "c")
+        assert lanes(site) == 2
+        await trio.to_thread.run_sync(lambda: three.write("a", 30, size=200_000))
+        await wait_until_async(lambda: receiver.log.events("XOFF sent"), what="its lane is full")
+        await other.stop()
+        await streams(running, three, "c")
+        running.start("update", site, serve_update)
+        await wait_until_async(lambda: covers(three.vector("b"), three.vector("a")), what="all is here")
