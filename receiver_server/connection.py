@@ -344,11 +344,11 @@ class ReceiverConnection:
         assert link.peer is not None
         try:
             while True:
-                if source.is_pool_outdated:
-                    await source.renew_pool()
-                began = source.pool.restarts
+                pool, began = source.pool, source.pool.restarts
                 found = await source.find_vector(link.peer)
-                if not source.must_begin_anew and began == source.pool.restarts:
+                if source.is_pool_outdated:  # now that it is known that it is not gone for good: it may get a lane
+                    await source.renew_pool()
+                if pool is source.pool and began == pool.restarts and not source.must_begin_anew:
                     break
                 await trio.sleep(POUR_LOOK_S)  # somebody may be gone since we looked
             if source.filter.is_on:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -12,10 +13,14 @@ from typing import Any, Final
 import pytest
 import trio
 
+from receiver_server.source_state import SourceState
 from replicate.instance.instance import Instance
 from replicate.limits import MIB
 from replicate.model.ruv import covers
+from replicate.model.vector import Position
 from replicate.pool.receive_pool import ReceivePool
+from replicate.roles.retiring import retire
+from replicate.wire.message import Introduction
 from tests.harness.servers import Daemon, Servers, point, servers
 from tests.harness.suppliers import Suppliers
 from tests.harness.waiting import wait_until_async
@@ -91,3 +96,43 @@ async def test_a_source_does_not_wait_until_anothers_lane_has_room(three: Suppli
         await streams(running, three, "c")
         running.start("update", site, serve_update)
         await wait_until_async(lambda: covers(three.vector("b"), three.vector("a")), what="all is here")
+
+
+async def test_one_that_is_gone_for_good_while_the_pool_was_made_again_is_refused(
+    three: Suppliers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart of the new pool is not the one that was looked at, though it bears the same number."""
+    site, kept, found = three.by["a"], SourceState.find_vector, list[Position]()
+
+    async def slow(self: SourceState, peer: Introduction) -> Position:
+        position = await kept(self, peer)
+        if not found:
+            found.append(position)
+            await trio.to_thread.run_sync(partial(retire, site, "b", timeout_s=0))
+            self.pool.request_restart()
+            await self.begin_anew()
+            await self.replace_pool()
+        return position
+
+    monkeypatch.setattr(SourceState, "find_vector", slow)
+    async with servers() as running:
+        receiver = await running.receiver(site)
+        point(three.by["b"], "a", receiver)
+        source = running.source(three.by["b"], "a")
+        await wait_until_async(lambda: "RETIRED" in str(source.facts.get("last_error")), what="it is told")
+        assert not receiver.log.events("restart sent")
+
+
+async def test_one_that_is_gone_for_good_gets_no_lane(three: Suppliers) -> None:
+    """It calls again and again: the streams of the others are not ended for it."""
+    site = three.by["b"]
+    await trio.to_thread.run_sync(partial(retire, site, "c", timeout_s=0))
+    async with servers() as running:
+        receiver = await running.receiver(site, receiver__pool_bytes=TWO_LANES)
+        running.start("update", site, serve_update)
+        for name in ("a", "c"):
+            point(three.by[name], "b", receiver)
+        await streams(running, three, "a")
+        gone = running.source(three.by["c"], "b")
+        await wait_until_async(lambda: "RETIRED" in str(gone.facts.get("last_error")), what="it is told")
+        assert lanes(site) == 1
