@@ -398,8 +398,10 @@ class SourceState:
 
     def pool_of(self, supplied: SuppliedSource | None) -> ReceivePool:
         """Where records of that source go; None: of the only one."""
+        if supplied is None:
+            return self.pool
         lanes = self.pool.lanes
-        return self.pool if supplied is None else lanes[supplied.lane % len(lanes)]
+        return lanes[supplied.lane % len(lanes)]
 
     def _looked_at(self, suppliers: SuppliedSources[ServedConnection]) -> list[SuppliedSource]:
         """All of them, as far as they are applied."""
