@@ -333,7 +333,7 @@ class SourceState:
     def _make_pool(self, applied: Position | None) -> None:
         self.parts = None
         self._applied_seqno = self._begins_after(applied)
-        told = self.pool.source_note()
+        told, clocks = self.pool.source_note(), self.pool.clocks_note
         self._drop(self.pool.close)
         self.pool = ReceivePool.create(
             self.instance.content.uuid,
@@ -343,6 +343,7 @@ class SourceState:
             lanes=self._lanes_wanted,
         )
         self.pool.note_source(*told)
+        self.pool.note_clocks(*clocks)
         self.pool.memory.note_home(self.instance.path)
         self.log.warning("receive pool made again", last_applied_seqno=self._applied_seqno)
 

@@ -150,10 +150,12 @@ async def test_a_pool_is_replaced_by_an_empty_one_after_what_is_applied(
     )
     first = source.pool
     first.note_source(9, 1, 2, 3000)
+    first.note_clocks(7, 8)
     await source.replace_pool()
     assert source.pool is not first
     assert (source.pool.last_received_seqno, source.applied_seqno) == (7, 7)
     assert source.pool.source_period_s == 3.0, "what the source has said of itself is kept"
+    assert source.pool.clocks_note == (7, 8), "and what keeps a host from writing whose clock is ahead"
 
 
 async def test_only_a_source_that_has_asked_for_the_stream_is_sent_away(source: SourceState) -> None:
