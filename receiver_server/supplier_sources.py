@@ -116,9 +116,11 @@ class SuppliedSources(Generic[C]):
         self.by.pop(instance, None)
 
     def dropped(self) -> None:
-        """What lay in the lanes is gone, applied or not: no address of it tells anything more."""
-        for one in self.by.values():
+        """What lay in the lanes is gone, applied or not, and all streams begin again: no address of it tells anything
+        more, and each gets a lane as if it came now."""
+        for number, one in enumerate(self.by.values()):
             one.dropped()
+            one.lane = number % LANES_MAX
 
     def forget_levels(self) -> None:
         """We have less than before: each has to be level once more."""

@@ -49,6 +49,17 @@ def test_what_was_dropped_from_the_pool_is_not_taken_for_applied() -> None:
     assert (one.freed(1000), one.received_seqno, one.backlog, one.was_level) == (3, 3, 4, False)
 
 
+def test_lanes_are_given_again_when_nothing_is_in_them() -> None:
+    """A pool that is made again has one for each source that is left: none is to have that of one that is gone."""
+    three: SuppliedSources[str] = SuppliedSources()
+    for name in ("b", "c", "d"):
+        three.entered(name.encode(), name, name)
+    three.forget(b"c")
+    assert [one.lane for one in three.by.values()] == [0, 2]
+    three.dropped()
+    assert [one.lane for one in three.by.values()] == [0, 1]
+
+
 def test_it_was_level_once_all_is_applied_that_it_had_at_its_start() -> None:
     one = SuppliedSource("b")
     one.begins(1, 4)
