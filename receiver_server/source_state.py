@@ -334,6 +334,8 @@ class SourceState:
         self.parts = None
         self._applied_seqno = self._begins_after(applied)
         told, clocks = self.pool.source_note(), self.pool.clocks_note
+        # Who has applied from it goes on with the next one, unless somebody has taken it away.
+        update = self.pool.update_note if self.pool.is_current() else (0, 0)
         self._drop(self.pool.close)
         self.pool = ReceivePool.create(
             self.instance.content.uuid,
@@ -344,6 +346,7 @@ class SourceState:
         )
         self.pool.note_source(*told)
         self.pool.note_clocks(*clocks)
+        self.pool.note_update_process(*update)
         self.pool.memory.note_home(self.instance.path)
         self.log.warning("receive pool made again", last_applied_seqno=self._applied_seqno)
 

@@ -306,6 +306,11 @@ class ReceivePool:
         """As the Update Process noted it."""
         return self.words[DURABLE_SEQNO]
 
+    @property
+    def update_note(self) -> tuple[int, int]:
+        """What `note_update_process` was given last; zeros: none is there."""
+        return self.words[UPDATE_PID], self.words[UPDATE_ALIVE_NS]
+
     def update_alive_since_s(self, now_ns: int) -> float | None:
         """Seconds since the Update Process last said that it lives; None when none does. `now_ns`: monotonic."""
         if not self.words[UPDATE_PID]:
@@ -521,7 +526,8 @@ class ReceivePool:
         self.words[DURABLE_SEQNO] = durable_seqno
 
     def note_update_process(self, pid: int, alive_ns: int) -> None:
-        """The Update Process lives (monotonic nanoseconds). pid 0: it leaves."""
+        """The Update Process lives (monotonic nanoseconds). pid 0: it leaves. (Until it has found a new pool, the
+        producer says so.)"""
         self.words[UPDATE_PID] = pid
         self.words[UPDATE_ALIVE_NS] = alive_ns
 

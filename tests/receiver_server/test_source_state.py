@@ -22,6 +22,7 @@ from replicate.instance.instance import Instance
 from replicate.model.clock_skew import PeerClock
 from replicate.model.vector import Position, SynchronizationVector
 from replicate.pool.receive_pool import ReceivePool, RecordKind
+from replicate.pool.shared_memory import PoolKind, retire
 from replicate.wire.message import UpdateState
 from tests.harness.servers import ListLog
 
@@ -156,6 +157,24 @@ async def test_a_pool_is_replaced_by_an_empty_one_after_what_is_applied(
     assert (source.pool.last_received_seqno, source.applied_seqno) == (7, 7)
     assert source.pool.source_period_s == 3.0, "what the source has said of itself is kept"
     assert source.pool.clocks_note == (7, 8), "and what keeps a host from writing whose clock is ahead"
+
+
+@pytest.mark.parametrize("is_taken_away", [False, True], ids=["by us", "as it was taken away"])
+async def test_an_update_process_that_works_is_not_called_gone_as_the_pool_is_made_again(
+    source: SourceState, monkeypatch: pytest.MonkeyPatch, is_taken_away: bool
+) -> None:
+    """It takes the new one in a moment. Where a change of the role took the old one away, it ends with that."""
+
+    async def applied(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr("receiver_server.source_state.find_applied_soon", applied)
+    source.instance.content.uuid = b"w" * 16
+    source.pool.note_update_process(17, 8_000_000_000)
+    if is_taken_away:
+        retire(PoolKind.RECEIVE, b"w" * 16)
+    await source.replace_pool()
+    assert source.pool.update_alive_since_s(9_000_000_000) == (None if is_taken_away else 1.0)
 
 
 async def test_only_a_source_that_has_asked_for_the_stream_is_sent_away(source: SourceState) -> None:
