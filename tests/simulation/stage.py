@@ -18,6 +18,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -57,6 +58,7 @@ import update_process.conflict_file
 import update_process.own_thread
 import update_process.process
 import update_process.supplied_transactions
+from replicate.pool.control import CONTROL_BYTES
 from replicate.settings.load import Address
 from tests.simulation import regions as model
 from tests.simulation.host import (
@@ -73,6 +75,11 @@ from tests.simulation.host import (
     SimulatedSeeds,
 )
 from tests.simulation.replaced import Change, replaced
+
+
+def _pool_bytes(_directory: Path, configured_bytes: int, _minimum_bytes: int) -> int:
+    """There is always room; SimulatedMemory's size."""
+    return CONTROL_BYTES + configured_bytes
 
 
 def check_nothing(*_: Any, **__: Any) -> None:
@@ -92,6 +99,7 @@ BETWEEN: Final = "sqlite.between_files"
 """As if SQLite had a failpoint: one file of a transaction is committed, and the next is not."""
 PART_BYTES: Final = 512
 LANE_BYTES_MIN: Final = 20 * 1024
+
 SIZES: Final[dict[str, dict[str, Any]]] = {
     "replicate.door.primary": {"RING_SLOTS": RING_SLOTS, "RING_RECORD_BYTES_MAX": 500},
     "replicate.door.recovery.roll_forward": {"RING_RECORD_BYTES_MAX": 500},
@@ -99,7 +107,7 @@ SIZES: Final[dict[str, dict[str, Any]]] = {
     "replicate.journal.spool": {"PART_BYTES": PART_BYTES},
     "replicate.journal.spool_format": {"PART_BYTES": PART_BYTES},
     "replicate.pool.journal_pool": {"BATCH_BYTES_MAX": BATCH_BYTES},
-    "replicate.pool.receive_pool": {"RECEIVE_POOL_BYTES_MIN": LANE_BYTES_MIN},
+    "replicate.pool.receive_pool": {"RECEIVE_POOL_BYTES_MIN": LANE_BYTES_MIN, "affordable_bytes": _pool_bytes},
     "receiver_server.flow": {
         "BATCH_BYTES_MAX": BATCH_BYTES, "_HEADS_BYTES": 9 * 1024, "RECEIVE_POOL_BYTES_MIN": 8 * 1024,
     },
