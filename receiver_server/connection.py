@@ -348,8 +348,9 @@ class ReceiverConnection:
                 found = await source.find_vector(link.peer)
                 if source.is_pool_outdated:  # now that it is known that it is not gone for good: it may get a lane
                     await source.renew_pool()
+                await source.look_whether_restored()  # before the stream that may make it level
                 if pool is source.pool and began == pool.restarts and not source.must_begin_anew:
-                    break
+                    break  # from here on nothing is awaited
                 await trio.sleep(POUR_LOOK_S)  # somebody may be gone since we looked
             if source.filter.is_on:
                 raise refusal(
@@ -362,7 +363,6 @@ class ReceiverConnection:
             if self.drive.closed is None:
                 self.drive.take(link.refuse(error))
             return
-        await source.look_whether_restored()  # before the stream that may make it level
         if self.drive.closed is not None:
             return
         if source.instance.content.incarnation != link.me.incarnation:  # a source leaves out what it says it writes

@@ -229,7 +229,8 @@ class SourceState:
         """An accepted source's connection has ended."""
         self._note_heard()
         self.active = None if self.suppliers is None else self.suppliers.left(connection)
-        self.tell(WAITING if self.active is None else None)
+        with suppress(ValueError):  # the pool was to be made again, and could not: it is what is told
+            self.tell(WAITING if self.active is None else None)
 
     def gone(self, connection: ServedConnection, instance: bytes) -> None:
         """The supplier of this connection is gone for good: nobody waits for what it may have yet."""

@@ -18,6 +18,7 @@ from receiver_server.source_state import ServedConnection, SourceState
 from replicate.admin.partitions import create
 from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.figures import page
+from replicate.errors import DiskFullError
 from replicate.instance.instance import Instance
 from replicate.model.clock_skew import PeerClock
 from replicate.model.vector import Position, SynchronizationVector
@@ -157,6 +158,28 @@ async def test_a_pool_is_replaced_by_an_empty_one_after_what_is_applied(
     assert (source.pool.last_received_seqno, source.applied_seqno) == (7, 7)
     assert source.pool.source_period_s == 3.0, "what the source has said of itself is kept"
     assert source.pool.clocks_note == (7, 8), "and what keeps a host from writing whose clock is ahead"
+
+
+async def test_a_pool_that_cannot_be_made_again_is_what_is_told(
+    source: SourceState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the one that is closed, which its connection would look at in the end."""
+
+    async def applied(*_: object) -> None:
+        return None
+
+    def full(*_: object, **_more: object) -> ReceivePool:
+        raise DiskFullError("no room for a pool")
+
+    connection = served(source)
+    connection.gone.set()
+    monkeypatch.setattr("receiver_server.source_state.find_applied_soon", applied)
+    monkeypatch.setattr(ReceivePool, "create", full)
+    source.instance.content.uuid = b"w" * 16
+    with pytest.raises(DiskFullError):
+        await source.replace_pool()
+    source.left(connection)
+    assert source.active is None
 
 
 @pytest.mark.parametrize("is_taken_away", [False, True], ids=["by us", "as it was taken away"])

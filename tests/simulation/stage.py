@@ -18,7 +18,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -77,11 +76,6 @@ from tests.simulation.host import (
 from tests.simulation.replaced import Change, replaced
 
 
-def _pool_bytes(_directory: Path, configured_bytes: int, _minimum_bytes: int) -> int:
-    """There is always room; SimulatedMemory's size."""
-    return CONTROL_BYTES + configured_bytes
-
-
 def check_nothing(*_: Any, **__: Any) -> None:
     """What a model cannot fail."""
 
@@ -99,7 +93,6 @@ BETWEEN: Final = "sqlite.between_files"
 """As if SQLite had a failpoint: one file of a transaction is committed, and the next is not."""
 PART_BYTES: Final = 512
 LANE_BYTES_MIN: Final = 20 * 1024
-
 SIZES: Final[dict[str, dict[str, Any]]] = {
     "replicate.door.primary": {"RING_SLOTS": RING_SLOTS, "RING_RECORD_BYTES_MAX": 500},
     "replicate.door.recovery.roll_forward": {"RING_RECORD_BYTES_MAX": 500},
@@ -107,7 +100,7 @@ SIZES: Final[dict[str, dict[str, Any]]] = {
     "replicate.journal.spool": {"PART_BYTES": PART_BYTES},
     "replicate.journal.spool_format": {"PART_BYTES": PART_BYTES},
     "replicate.pool.journal_pool": {"BATCH_BYTES_MAX": BATCH_BYTES},
-    "replicate.pool.receive_pool": {"RECEIVE_POOL_BYTES_MIN": LANE_BYTES_MIN, "affordable_bytes": _pool_bytes},
+    "replicate.pool.receive_pool": {"RECEIVE_POOL_BYTES_MIN": LANE_BYTES_MIN},
     "receiver_server.flow": {
         "BATCH_BYTES_MAX": BATCH_BYTES, "_HEADS_BYTES": 9 * 1024, "RECEIVE_POOL_BYTES_MIN": 8 * 1024,
     },
@@ -178,7 +171,8 @@ def _replacements(world: Any) -> list[tuple[Any, Any]]:
         (replicate.system.locks.FileLock, SimulatedLock),
         (replicate.pool.shared_memory.SharedMemory, SimulatedMemory),
         (replicate.pool.shared_memory.retire, SimulatedMemory.retire),
-        (replicate.pool.shared_memory.affordable_bytes, lambda *_: 0),  # so no receive pool is made again for its size
+        # What SimulatedMemory takes, which is never just what is wanted: so no receive pool is made again for its size.
+        (replicate.pool.shared_memory.affordable_bytes, lambda _directory, wanted, _least: CONTROL_BYTES + wanted),
         (replicate.pool.doorbell.Doorbell, SimulatedDoorbell),
         (replicate.pool.doorbell.Doorbells, SimulatedDoorbells),
         (replicate.door.interval_sync.IntervalSync, SimulatedInterval),
