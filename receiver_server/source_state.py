@@ -50,6 +50,9 @@ from replicate.settings.table import ReceiverConfig
 from replicate.wire.message import Heartbeat, Introduction, UpdateState
 
 WAITING: Final = "waiting for a connection"
+EMPTIED_S: Final = 30.0
+"""So long a pool that is to be divided waits until what is in it is applied: one of 128 MiB takes 15 s."""
+LOOK_S: Final = 0.05
 
 
 class ServedConnection(Protocol):
@@ -311,9 +314,9 @@ class SourceState:
         return lacks_lanes or not self.pool.is_current()
 
     async def renew_pool(self) -> None:
-        """The same where the pool is outdated. What sources have put there is lost with it: each that streams is sent
-        away before there is another one, and begins again. Where one of more lanes would not fit beside that which is
-        there, that one stays, and sources share its lanes."""
+        """The same where the pool is outdated. Each source that streams is sent away before there is another one, and
+        begins again. What is left in the pool is applied first, if that takes no longer than EMPTIED_S. Where one of
+        more lanes would not fit beside that which is there, that one stays, and sources share its lanes."""
         async with self._pool_lock:
             if not self.is_pool_outdated:  # another connection was quicker
                 return
@@ -327,9 +330,21 @@ class SourceState:
                 why = "the receive pool was removed"
                 self.log.warning(why, where=str(self.pool.memory.path))
             applied = await find_applied_soon(self.context, self.instance)
-            while any(one.has_asked for one in self.all_connections):
-                await self.disconnect(why)
+            until_s = trio.current_time() + EMPTIED_S
+            while True:
+                while any(one.has_asked for one in self.all_connections):
+                    await self.disconnect(why)
+                if not self._is_emptied_by(until_s):
+                    break
+                await trio.sleep(LOOK_S)
             self._make_pool(applied)
+
+    def _is_emptied_by(self, until_s: float) -> bool:
+        """Whether the Update Process may still apply what is in the pool by then (trio's clock): a source may be lost
+        before it has sent that again."""
+        is_asked_otherwise = self.must_begin_anew or self.context.stop_requested.is_set()
+        is_at_work = self.is_update_running and self.pool.is_current() and not is_asked_otherwise
+        return is_at_work and not self.pool.is_empty and trio.current_time() < until_s
 
     def _make_pool(self, applied: Position | None) -> None:
         self.parts = None

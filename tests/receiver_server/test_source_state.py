@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 from msgspec.structs import replace
 
 from receiver_server.position import ReceivedParts, Reference
 from receiver_server.returning_primary import Returning
-from receiver_server.source_state import ServedConnection, SourceState
+from receiver_server.source_state import EMPTIED_S, ServedConnection, SourceState
 from replicate.admin.partitions import create
 from replicate.daemon.daemon import DaemonContext
 from replicate.daemon.figures import page
@@ -48,6 +50,7 @@ class Served:
 
     def end(self, reason: str) -> None:
         self.ended.append(reason)
+        self.has_asked = False  # it comes again as another one
         self.gone.set()
 
 
@@ -86,6 +89,30 @@ async def test_partitions_that_are_here_are_a_figure_of_each(source: SourceState
     assert [line.rpartition("=")[2] for line in told()] == ['"DEFAULT"} 1.0', '"sales"} 0.0', '"stock"} 1.0']
     instance.change_subscription(lambda now: replace(now, held=None))
     assert told() == []
+
+
+@asynccontextmanager
+async def laned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: int) -> AsyncIterator[SourceState]:
+    """Of a supplier that b and c send to; its pool has so many lanes."""
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
+    content = SimpleNamespace(fence=None, uuid=b"w" * 16)
+    instance = cast(Any, SimpleNamespace(path=tmp_path, run_directory=tmp_path, content=content, is_supplier=True))
+    default = DaemonContext("receiver", tmp_path, log=cast(Any, ListLog()))
+    context = replace(default, config=default.config.with_values({"receiver.pool_bytes": 8 << 20}))
+
+    async def applied_soon(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr("receiver_server.source_state.find_applied_soon", applied_soon)
+    monkeypatch.setattr("receiver_server.source_state.find_applied", lambda _instance: None)
+    pool = ReceivePool.create(b"w" * 16, configured_bytes=8 << 20, last_seqno=0, lanes=lanes)
+    state = SourceState(context, instance, pool, Returning(context, instance))
+    assert state.suppliers is not None
+    for name in ("b", "c"):
+        state.suppliers.entered(name.encode(), name, cast(Any, Served()))
+    yield state
+    state.close()
 
 
 def served(source: SourceState) -> Served:
@@ -158,6 +185,32 @@ async def test_a_pool_is_replaced_by_an_empty_one_after_what_is_applied(
     assert (source.pool.last_received_seqno, source.applied_seqno) == (7, 7)
     assert source.pool.source_period_s == 3.0, "what the source has said of itself is kept"
     assert source.pool.clocks_note == (7, 8), "and what keeps a host from writing whose clock is ahead"
+
+
+@pytest.mark.parametrize("is_applied", [True, False], ids=["applied", "nobody applies"])
+async def test_what_was_received_is_applied_before_the_pool_is_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, is_applied: bool
+) -> None:
+    """Its source may be lost before it has sent that again. A source that asks meanwhile is sent away as the others."""
+    async with laned(tmp_path, monkeypatch, lanes=1) as state:
+        assert state.suppliers is not None
+        first, other = Served(), Served()
+        state.suppliers.connections[b"b"] = cast(Any, first)
+        state.suppliers.connections[b"c"] = cast(Any, other)
+        other.has_asked, state.update_state = False, UpdateState.RUNNING
+        old = state.pool
+        assert old.offer(b"x" * 100, 1, 1, 1, RecordKind.FRAMES)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(state.renew_pool)
+            await trio.sleep(EMPTIED_S / 2)
+            assert first.ended == ["each source gets a receive pool of its own"]
+            assert state.pool is old
+            other.has_asked = True
+            if is_applied:
+                old.free(old.written_address)
+        assert state.pool is not old
+        assert len(state.pool.lanes) == 2
+        assert len(other.ended) == 1
 
 
 async def test_a_pool_that_cannot_be_made_again_is_what_is_told(
@@ -250,44 +303,30 @@ async def test_what_suppliers_had_sent_is_not_applied_because_it_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_made_again: bool
 ) -> None:
     """Each has a lane, and counts by the places in it: these say nothing after that."""
-    (tmp_path / "shm").mkdir()
-    monkeypatch.setenv("REPLICATE_SHM_DIR", str(tmp_path / "shm"))
-    content = SimpleNamespace(fence=None, uuid=b"w" * 16)
-    instance = cast(Any, SimpleNamespace(path=tmp_path, run_directory=tmp_path, content=content, is_supplier=True))
-    context = DaemonContext("receiver", tmp_path, log=cast(Any, ListLog()))
-
-    async def applied_soon(*_: object) -> None:
-        return None
-
-    monkeypatch.setattr("receiver_server.source_state.find_applied_soon", applied_soon)
-    monkeypatch.setattr("receiver_server.source_state.find_applied", lambda _instance: None)
-    made = ReceivePool.create(b"w" * 16, configured_bytes=8 << 20, last_seqno=0, lanes=2)
-    state = SourceState(context, instance, made, Returning(context, instance))
-    assert state.suppliers is not None
-    for name in ("b", "c"):
-        state.suppliers.entered(name.encode(), name, cast(Any, Served()))
-        state.suppliers.by[name.encode()].begins(1, 3)
-    assert not state.measured(state.known_of_source())["paused"]
-    cast(Any, state.suppliers.connections[b"b"]).is_stopped = True
-    assert state.measured(state.known_of_source())["paused"], "that one came first"
-    state.suppliers.connections.clear()  # both have gone since
-    one, other = state.suppliers.by.values()
-    assert state.pool_of(one) is not state.pool_of(other)
-    for supplied in (one, other):
-        pool = state.pool_of(supplied)
-        for seqno in (1, 3):
-            assert pool.offer(b"x" * 100, seqno, seqno, 1, RecordKind.FRAMES)
-            supplied.received(seqno, pool.written_address, 1)
-    state.pool_of(other).free(state.pool_of(other).written_address)
-    if is_made_again:
-        await state.replace_pool()
-    else:
-        number = state.pool.request_restart()
-        await state.begin_anew()
-        assert state.pool.restart_done(number)
-    assert state.pool.is_empty
-    state.pool_of(one).offer(b"x" * 10_000, 1, 1, 1, RecordKind.FRAMES)
-    state.pool_of(one).free(state.pool_of(one).written_address)
-    assert state.applied_seqno == 3, "all of the other one's"
-    assert (one.applied_seqno, one.was_level, other.was_level) == (0, False, True)
-    state.close()
+    async with laned(tmp_path, monkeypatch, lanes=2) as state:
+        assert state.suppliers is not None
+        for one in state.suppliers.by.values():
+            one.begins(1, 3)
+        assert not state.measured(state.known_of_source())["paused"]
+        cast(Any, state.suppliers.connections[b"b"]).is_stopped = True
+        assert state.measured(state.known_of_source())["paused"], "that one came first"
+        state.suppliers.connections.clear()  # both have gone since
+        one, other = state.suppliers.by.values()
+        assert state.pool_of(one) is not state.pool_of(other)
+        for supplied in (one, other):
+            pool = state.pool_of(supplied)
+            for seqno in (1, 3):
+                assert pool.offer(b"x" * 100, seqno, seqno, 1, RecordKind.FRAMES)
+                supplied.received(seqno, pool.written_address, 1)
+        state.pool_of(other).free(state.pool_of(other).written_address)
+        if is_made_again:
+            await state.replace_pool()
+        else:
+            number = state.pool.request_restart()
+            await state.begin_anew()
+            assert state.pool.restart_done(number)
+        assert state.pool.is_empty
+        state.pool_of(one).offer(b"x" * 10_000, 1, 1, 1, RecordKind.FRAMES)
+        state.pool_of(one).free(state.pool_of(one).written_address)
+        assert state.applied_seqno == 3, "all of the other one's"
+        assert (one.applied_seqno, one.was_level, other.was_level) == (0, False, True)
