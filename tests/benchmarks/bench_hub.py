@@ -62,6 +62,7 @@ def make_star(bench: Bench, directory: Path) -> tuple[Path, Path, Path]:
             bench.run("-i", instance, "peer", "add", peer.name, f"127.0.0.1:{port}", "--replace")
             bench.run("-i", instance, "source", "start", "--peer", peer.name)
     for site in (far, near):
+        wait_for(partial(are_level, hub, site), f"{site.name} and the hub know each other", look_s=0.2)
         bench.run("-i", hub, "partition", "give", site.name, site.name)
     for site in (far, near):
         wait_for(partial(are_level, hub, site), f"{site.name} and the hub know who writes what", look_s=0.2)
