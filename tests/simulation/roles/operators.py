@@ -28,6 +28,8 @@ from update_process.process import finish_received
 LOOK_S: Final = 1.0
 GIVEN_S: Final = 100.0
 """So long an operator waits for the end of a command."""
+LASTS_S: Final = 30.0
+"""So long a refusal lasts before what it says last is done."""
 HANGS_S: Final = 6.0
 """A switchover that has not come to its end by itself is asked for again after this time."""
 PARTED_S: Final = 12.0
@@ -341,4 +343,13 @@ class Operators:
             self._since.pop(what, None)
         elif given.error is not None and lasts_s > BY_ITSELF_S / 2 and given.error.code in ("USAGE", "DIVERGED"):
             world.figures["rollbacks to a named point"] += 1
-            await self.roll_back(host, world.oracle.common(host.name, primary.name))
+            given = await self.roll_back(host, world.oracle.common(host.name, primary.name))
+            if given.error is not None and given.error.code == "PERMISSION" and lasts_s > LASTS_S:
+                await self._give_up_followed(host, primary)
+
+    async def _give_up_followed(self, host: Host, primary: Host) -> None:
+        """It follows one that has lost a split, and went back by itself: what it has of that one nobody else has. The
+        refusal says that it becomes primary for a moment, so that what it has may go by its own word."""
+        self.world.figures["what a loser had written given up"] += 1
+        if (await self.promote(host, force=True)).is_done and (await self.demote(host)).is_done:
+            await self.roll_back(host, self.world.oracle.common(host.name, primary.name))
