@@ -10,6 +10,8 @@ from replicate.daemon.own_introduction import FILTER_CHARACTERS_MAX, introductio
 from replicate.limits import BATCH_BYTES_MAX
 from tests.harness.instances import make_primary, make_secondary
 
+pytestmark = pytest.mark.usefixtures("shared_memory")
+
 
 def test_rows_are_told_and_read_back() -> None:
     rows = {("main", "b"): "x > 1", ("main", "a"): "", ("other", "a"): "y IS NULL"}

@@ -13,6 +13,8 @@ from replicate.instance.instance import Instance
 from replicate.journal.segment import segment_name
 from tests.harness.instances import make_primary, with_settings
 
+pytestmark = pytest.mark.usefixtures("shared_memory")
+
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Instance:
