@@ -51,8 +51,9 @@ from replicate.wire.message import Heartbeat, Introduction, UpdateState
 
 WAITING: Final = "waiting for a connection"
 EMPTIED_S: Final = 30.0
-"""So long a pool that is to be divided waits until what is in it is applied: one of 128 MiB takes 15 s."""
-LOOK_S: Final = 0.05
+"""So long a pool that is to be divided waits until what is in it is applied."""
+EMPTY_LOOK_S: Final = 0.05
+"""And how often it is looked whether it is."""
 
 
 class ServedConnection(Protocol):
@@ -336,7 +337,9 @@ class SourceState:
                     await self.disconnect(why)
                 if not self._is_emptied_by(until_s):
                     break
-                await trio.sleep(LOOK_S)
+                await trio.sleep(EMPTY_LOOK_S)
+            if self.context.stop_requested.is_set() and self.pool.is_current():
+                return  # what is in it stays for the Update Process, and the next Receiver Server divides it
             self._make_pool(applied)
 
     def _is_emptied_by(self, until_s: float) -> bool:

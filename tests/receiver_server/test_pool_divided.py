@@ -41,6 +41,14 @@ def lanes(site: Instance) -> int:
         return len(pool.lanes)
 
 
+async def receiving(running: Servers, three: Suppliers) -> Daemon:
+    """b's Receiver Server, which a and c know. Its pool has room for two lanes."""
+    receiver = await running.receiver(three.by["b"], receiver__pool_bytes=TWO_LANES)
+    for name in ("a", "c"):
+        point(three.by[name], "b", receiver)
+    return receiver
+
+
 async def streams(running: Servers, three: Suppliers, name: str) -> Daemon:
     source = running.source(three.by[name], "b")
     await wait_until_async(lambda: source.facts.get("state") == "sending", what=f"{name} streams")
@@ -53,10 +61,8 @@ async def test_without_room_for_another_pool_all_sources_share_the_one_that_is_t
     """The Update Process keeps it until it has seen the new one: both have to fit."""
     site = three.by["b"]
     async with servers() as running:
-        receiver = await running.receiver(site, receiver__pool_bytes=TWO_LANES)
+        receiver = await receiving(running, three)
         running.start("update", site, serve_update)
-        for name in ("a", "c"):
-            point(three.by[name], "b", receiver)
         await streams(running, three, "a")
         made = len(receiver.log.events("receive pool made again"))
         _leave_free(monkeypatch, 8 * MIB)
@@ -84,9 +90,7 @@ async def test_a_source_does_not_wait_until_anothers_lane_has_room(three: Suppli
     """Nothing is applied meanwhile: the other one's lane stays full."""
     site = three.by["b"]
     async with servers() as running:
-        receiver = await running.receiver(site, receiver__pool_bytes=TWO_LANES)
-        for name in ("a", "c"):
-            point(three.by[name], "b", receiver)
+        receiver = await receiving(running, three)
         await streams(running, three, "a")
         other = await streams(running, three, "c")
         assert lanes(site) == 2
@@ -128,10 +132,8 @@ async def test_one_that_is_gone_for_good_gets_no_lane(three: Suppliers) -> None:
     site = three.by["b"]
     await trio.to_thread.run_sync(partial(retire, site, "c", timeout_s=0))
     async with servers() as running:
-        receiver = await running.receiver(site, receiver__pool_bytes=TWO_LANES)
+        await receiving(running, three)
         running.start("update", site, serve_update)
-        for name in ("a", "c"):
-            point(three.by[name], "b", receiver)
         await streams(running, three, "a")
         gone = running.source(three.by["c"], "b")
         await wait_until_async(lambda: "RETIRED" in str(gone.facts.get("last_error")), what="it is told")

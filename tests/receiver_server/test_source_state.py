@@ -213,6 +213,21 @@ async def test_what_was_received_is_applied_before_the_pool_is_divided(
         assert len(other.ended) == 1
 
 
+async def test_a_pool_that_is_not_empty_yet_is_not_divided_at_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """What is in it stays for the Update Process."""
+    async with laned(tmp_path, monkeypatch, lanes=1) as state:
+        old, state.update_state = state.pool, UpdateState.RUNNING
+        assert old.offer(b"x" * 100, 1, 1, 1, RecordKind.FRAMES)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(state.renew_pool)
+            await trio.sleep(EMPTIED_S / 2)
+            state.context.stop_requested.set()
+        assert state.pool is old
+        assert old.used_bytes
+
+
 async def test_a_pool_that_cannot_be_made_again_is_what_is_told(
     source: SourceState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
