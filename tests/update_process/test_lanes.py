@@ -38,17 +38,23 @@ def offered(three: Suppliers, pool: ReceivePool, lanes: dict[str, int]) -> None:
         three.offer(name, pool.lanes[lane], three.agreed(name, "c"))
 
 
-@pytest.mark.parametrize("lanes", [2, 1], ids=["each its own", "one for both"])
-def test_a_transaction_waits_for_one_batch_of_another_source(three: Suppliers, lanes: int) -> None:
+@pytest.mark.parametrize(
+    ("ways", "is_apart"),
+    [({"a": 0, "b": 1}, True), ({"a": 1, "b": 0}, True), ({"a": 0, "b": 0}, False)],
+    ids=["the backlog in the first lane", "in the last one", "one lane for both"],
+)
+def test_a_transaction_waits_for_one_batch_of_another_source(
+    three: Suppliers, ways: dict[str, int], is_apart: bool
+) -> None:
     """With one lane for both it comes after all that the other one has sent before."""
     three.write("a", BACKLOG)
     three.write("b")
     settings = UpdateConfig(batch_transactions=BATCH)
-    with three.receive_pool("c", 1, lanes=lanes) as pool, three.applier("c", pool, settings) as applier:
-        offered(three, pool, {"a": 0, "b": lanes - 1})
+    with three.receive_pool("c", 1, lanes=2) as pool, three.applier("c", pool, settings) as applier:
+        offered(three, pool, ways)
         while not three.rows("c")["tb"]:
             assert step(applier) is Waiting.MORE
-        assert (len(three.rows("c")["ta"]) <= BATCH) is (lanes == 2)
+        assert (len(three.rows("c")["ta"]) <= BATCH) is is_apart
         assert work_through(applier).waiting is Waiting.NOTHING
         assert len(three.rows("c")["ta"]) == BACKLOG
         assert pool.is_empty
