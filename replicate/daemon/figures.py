@@ -164,7 +164,7 @@ _TABLE: Final = (
     Figure("pool_bytes", "bytes", "gauge", "Size of the receive pool.", "receiver status metric", "receive_pool_bytes"),
     Figure("pool_percent", "percent", "gauge", "How full the receive pool is (a supplier's fullest).",
            "receiver status log", digits=1),
-    Figure("pool_fill", "ratio", "gauge", "How full the receive pool is, 0 to 1.",
+    Figure("pool_fill", "ratio", "gauge", "How full the receive pool is, 0 to 1 (a supplier's fullest).",
            "receiver metric", "receive_pool_fill_ratio"),
     Figure("fatal_errno", "errno", "gauge", "Not 0: the journal failed with this errno, and nothing is committed.",
            "source metric, update metric", "fatal_errno"),
