@@ -103,12 +103,16 @@ price: SQLite without its mutexes and memory statistics, 8 kept statements in pl
 place of 1 while more waits: 1.03 times as many of a million, since the first ones, of 19,000 and 84,000, take twice as
 long a row as those of 206,000; but a process that writes here waits twice as long for the region.
 
-In vain: how long the second batch gets, foretold by pages (from 467e483 on, and out again after 8c22656, since it
-brings less than a tenth; CPU of an Update Process a row of 1,000,000, 3 rounds in turns at load 6: 4.9 µs with it, 4.7
-µs without; of 600,000, 2 rounds: 4.6 and 4.9). So the second had 206,000 rows in place of 84,000. Four runs in turns
-with the one before, 3 to 9 rounds each: from the start 1.01 to 1.05 times as many, 0.93 to 0.98 of the CPU of the
-Update Process; from the first applied 1.00 to 1.06, as the second batch is read with no commit beside it then. Of
-300,000 updates, where the third batch is the shorter for it, nothing (11 rounds).
+In vain: how long the second batch gets, foretold by pages (from 467e483 on, out, in again, and out for good in
+f826a01c, since it brings less than a tenth). CPU of an Update Process a row with it and without it, updates in random
+order:
+4.9 and 4.7 µs (3 rounds, load 6), 4.5 and 4.7 (6, load 3 to 6), 4.9 and 4.9 (5, load 1.7) of 1,000,000;
+4.6 and 4.9 µs (2 rounds, load 6), 4.7 and 5.1 (5, load 3 to 6) of 600,000;
+3.9 and 3.7 µs (5 rounds, load 1.7) of 300,000.
+With it the second had 206,000 rows in place of 84,000. Four runs in turns with the one before, 3 to 9 rounds each:
+from the start 1.01 to 1.05 times as many, 0.93 to 0.98 of the CPU of the Update Process; from the first applied 1.00 to
+1.06, as the second batch is read with no commit beside it then. Of 300,000 updates, where the third batch is the
+shorter for it, nothing (11 rounds).
 
 Stamps in a quiet hour after that, seconds for a batch of 206,000 (306 thousand a second): 0.385 to make, 0.27 to
 commit, beside which the next one is read in 0.22. Of the commit: journal written 0.04, flushed 0.03; the WAL's flush
